@@ -59,37 +59,37 @@ static inline int tap_done(void)
 
 #define CASE(name) if (tap_begin_(name))
 #define SKIP(reason) (tap_.skip = (reason))
-#define CHECK(cond)                                                                                \
-    do {                                                                                           \
-        if (!(cond))                                                                               \
-            tap_fail_(__FILE__, __LINE__, "%s", #cond);                                            \
+#define CHECK(cond)                                     \
+    do {                                                \
+        if (!(cond))                                    \
+            tap_fail_(__FILE__, __LINE__, "%s", #cond); \
     } while (0)
-#define CHECK_INT(got, want)                                                                       \
-    do {                                                                                           \
-        long long got_ = (long long)(got), want_ = (long long)(want);                              \
-        if (got_ != want_)                                                                         \
-            tap_fail_(__FILE__, __LINE__, "%s: got %lld, want %lld", #got, got_, want_);           \
+#define CHECK_INT(got, want)                                                             \
+    do {                                                                                 \
+        long long got_ = (long long)(got), want_ = (long long)(want);                    \
+        if (got_ != want_)                                                               \
+            tap_fail_(__FILE__, __LINE__, "%s: got %lld, want %lld", #got, got_, want_); \
     } while (0)
-#define CHECK_NEAR(got, want, tolerance)                                                           \
-    do {                                                                                           \
-        double got_ = (got), want_ = (want), tol_ = (tolerance);                                   \
-        if (!(fabs(got_ - want_) <= tol_))                                                         \
-            tap_fail_(__FILE__, __LINE__, "%s: got %.9g, want %.9g within %g", #got, got_, want_,  \
-                      tol_);                                                                       \
+#define CHECK_NEAR(got, want, tolerance)                                                          \
+    do {                                                                                          \
+        double got_ = (got), want_ = (want), tol_ = (tolerance);                                  \
+        if (!(fabs(got_ - want_) <= tol_))                                                        \
+            tap_fail_(__FILE__, __LINE__, "%s: got %.9g, want %.9g within %g", #got, got_, want_, \
+                      tol_);                                                                      \
     } while (0)
-#define CHECK_STR(got, want)                                                                       \
-    do {                                                                                           \
-        const char *got_ = (got), *want_ = (want);                                                 \
-        if (!got_ || strcmp(got_, want_) != 0)                                                     \
-            tap_fail_(__FILE__, __LINE__, "%s: got \"%s\", want \"%s\"", #got,                     \
-                      got_ ? got_ : "(null)", want_);                                              \
+#define CHECK_STR(got, want)                                                   \
+    do {                                                                       \
+        const char *got_ = (got), *want_ = (want);                             \
+        if (!got_ || strcmp(got_, want_) != 0)                                 \
+            tap_fail_(__FILE__, __LINE__, "%s: got \"%s\", want \"%s\"", #got, \
+                      got_ ? got_ : "(null)", want_);                          \
     } while (0)
-#define CHECK_CONTAINS(text, part)                                                                 \
-    do {                                                                                           \
-        const char *text_ = (text), *part_ = (part);                                               \
-        if (!text_ || !strstr(text_, part_))                                                       \
-            tap_fail_(__FILE__, __LINE__, "\"%s\" does not contain \"%s\"", text_ ? text_ : "",    \
-                      part_);                                                                      \
+#define CHECK_CONTAINS(text, part)                                                              \
+    do {                                                                                        \
+        const char *text_ = (text), *part_ = (part);                                            \
+        if (!text_ || !strstr(text_, part_))                                                    \
+            tap_fail_(__FILE__, __LINE__, "\"%s\" does not contain \"%s\"", text_ ? text_ : "", \
+                      part_);                                                                   \
     } while (0)
 
 #endif
