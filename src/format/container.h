@@ -10,7 +10,7 @@
  *   20  4  alignment of block payloads in the file, 64
  *   24  8  count of elements, all ones = not known when the header was written
  *   32  8  set id: the same in all files written together, 0 = stands alone
- *   40  4  k: this is file k of n, from 0              44  4  n, at least 1
+ *   40  4  k: this is file k of n, from 0              44  4  n, at least 1; all ones = not known
  *   48  8  reserved, 0
  *   56  8  XXH3-64 of bytes 0-55
  * Block, any number, each starting at a multiple of 64:
@@ -27,7 +27,9 @@
  *   24  8  digest: XXH3-64 of the elements' bytes in order (payloads of "DATA" blocks)
  *   32 16  reserved, 0
  *   48  8  XXH3-64 of bytes 0-47                       56  8  closing magic "\x89" letters "END\n"
- * Bytes after the trailer, non-zero reserved bytes and non-zero padding are errors.
+ * Bytes after the trailer, non-zero reserved bytes and non-zero padding are errors. The count times
+ * the element's size is the total of the "DATA" payloads. Multiples of 64 are counted from the
+ * header.
  *
  * Common blocks: "prov" provenance, JSON (tool, version, options, inputs); "vocb" vocabulary, JSON
  * ({"size":50257,"fingerprint":"16 hex digits","eot":50256}). */
@@ -42,6 +44,9 @@
 #define CONTAINER_TRAILER_BYTES 64
 #define CONTAINER_ALIGN 64
 #define CONTAINER_COUNT_UNKNOWN UINT64_MAX
+#define CONTAINER_PARTS_UNKNOWN UINT32_MAX
+/* Flag bits that a reader of this version understands; others of the lower half are refused. */
+#define CONTAINER_FLAGS_UNDERSTOOD 0u
 
 struct container_header {
     char kind[4]; /* "TOK", "SHD", "CKP" */
@@ -75,6 +80,7 @@ struct container_writer {
     struct container_header header;
     uint64_t start; /* out->offset of the header */
     uint32_t blocks;
+    uint64_t data_bytes; /* in "DATA" payloads so far */
     struct hash_state *digest;
 };
 
@@ -84,6 +90,7 @@ enum status container_write_header(struct container_writer *w, struct output *ou
 enum status container_write_block(struct container_writer *w, const char tag[4],
                                   const void *payload, uint64_t bytes, uint64_t *payload_offset,
                                   struct error *e) MUST_CHECK;
+/* count: elements written; t (may be NULL) gets what the trailer says. */
 enum status container_write_trailer(struct container_writer *w, uint64_t count,
                                     struct container_trailer *t, struct error *e) MUST_CHECK;
 void container_writer_release(struct container_writer *w);
@@ -95,6 +102,7 @@ struct container_reader {
     struct container_header header;
     uint32_t blocks;
     uint64_t start;
+    uint64_t data_bytes; /* in "DATA" payloads so far */
     struct hash_state *digest;
     bool finished;
 };
@@ -111,6 +119,11 @@ enum status container_next_block(struct container_reader *r, uint64_t limit_byte
 /* The payload of the block just announced, verified. buf holds payload_bytes. */
 enum status container_read_payload(struct container_reader *r, const struct container_block *b,
                                    void *buf, struct error *e) MUST_CHECK;
+/* The same without keeping it: for blocks whose tag the reader may skip. */
+enum status container_skip_payload(struct container_reader *r, const struct container_block *b,
+                                   struct error *e) MUST_CHECK;
+/* True when a reader that does not know this tag may skip the block. */
+bool container_tag_optional(const char tag[4]);
 void container_reader_release(struct container_reader *r);
 
 /* --- random access on a file descriptor
