@@ -26,22 +26,25 @@ struct safetensor {
 
 struct safetensors;
 /* Verifies lengths, overlaps, gaps, dtype and shape against offsets, and file sizes. Maps the
- * files. */
+ * files. BOOL, I8, I16 and U64 are taken as U8, U8, U16 and I64: same width, never read as numbers.
+ */
 enum status safetensors_open(struct safetensors **s, const char *path, struct error *e) MUST_CHECK;
 void safetensors_close(struct safetensors *s);
 size_t safetensors_count(const struct safetensors *s);
 const struct safetensor *safetensors_at(const struct safetensors *s, size_t i);
 /* NULL when absent. Tries name, then "transformer." + name, then without that prefix. */
 const struct safetensor *safetensors_find(const struct safetensors *s, const char *name);
-const void *safetensors_data(const struct safetensors *s, const struct safetensor *t); /* mapped */
-/* out[n] = elements first .. first+n-1 as fp32. */
+/* Mapped; not aligned when the file's writer did not align its data. */
+const void *safetensors_data(const struct safetensors *s, const struct safetensor *t);
+/* out[n] = elements first .. first+n-1 of a float tensor as fp32. */
 enum status safetensors_read_f32(const struct safetensors *s, const struct safetensor *t,
                                  int64_t first, int64_t n, float *out, struct error *e) MUST_CHECK;
 const char *safetensors_file_name(const struct safetensors *s, uint32_t file);
 const char *safetensors_metadata(const struct safetensors *s, const char *key); /* NULL if absent */
 
 /* Writing is two-step so that memory stays bounded: the header from the descriptions, then the data
- * of each tensor in the same order. Offsets are filled in. metadata: pairs key,value,...,NULL. */
+ * of each tensor in the same order. name, dtype, dims and shape are read; elems, bytes and offset
+ * are filled in. metadata: pairs key,value,...,NULL, or NULL. */
 struct output;
 enum status safetensors_write_header(struct output *out, struct safetensor *tensors, size_t n,
                                      const char *const *metadata, struct error *e) MUST_CHECK;
