@@ -74,7 +74,7 @@ SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) -lutf8proc $(
 SYS_ckpt-merge := -lutf8proc $(LIBS_base)
 SYS_gpt2-infer := $(CUDA_LIBS) $(LIBS_cpu) -lmicrohttpd -lutf8proc $(LIBS_base) -ldl
 
-.PHONY: all clean install test unit asan check-layers bench test-gpu $(TOOLS)
+.PHONY: all clean install test unit asan check-layers bench test-gpu bench-gpu $(TOOLS)
 .SECONDARY:
 all: $(addprefix $(BIN)/,$(TOOLS))
 $(TOOLS): %: $(BIN)/%
@@ -118,8 +118,10 @@ check-layers:
 	tests/check-layers.sh
 bench: all
 	tests/bench.sh
-test-gpu: all
+test-gpu: all unit
 	tests/gpu/run.sh
+bench-gpu: all
+	tests/gpu/bench_train.sh
 clean:
 	rm -rf $(BUILD) $(BUILD)-asan $(BIN)
 
