@@ -11,13 +11,18 @@
  *   {"tensor":"transformer.h.0.attn.c_attn.weight","kind":"master|m|v","first":N,"count":N}
  * DATA blocks are all full but the last, so element e of the file is at a computable place.
  *
- * manifest.json: {"format":"sdp-checkpoint","version":1,"set_id","step","model":{config},
- *   "tensors":[{"name","shape":[...],"digest":{"master":"hex","m":...,"v":...}}...],
- *   "files":[{"file","bytes","digest","segments":[...as SEGM, with "offset" = first element in
- * file]}], "vocabulary":{...},"state":{everything the trainer needs to
- * continue},"provenance":{...}}. A tensor's digest is the wrapping sum over elements of
- * XXH3-64(first:u64 LE, bits:u32 LE) - order-free, so that every rank digests what it owns and the
- * sum does not depend on the partition. See ckpt_digest_add. */
+ * manifest.json: {"format":"sdp-checkpoint","version":1,"set_id":"16 hex digits","step":N,
+ *   "model":{config},"tensors":[{"name","shape":[...],"digest":{"master":"hex","m":...,"v":...}}...],
+ *   "files":[{"file","bytes","digest":"hex","segments":[...as SEGM, with "offset" = first element
+ * in file]}],"vocabulary":{...},"state":{everything the trainer needs to
+ * continue},"provenance":{...}}. Every tensor has "master"; "m" and "v" are there when the
+ * optimizer's state is.
+ *
+ * A tensor's digest is the sum modulo 2^64 over its elements of mix(i, bits), i the element's index
+ * in the tensor and bits its 32 bits: z = (i << 32 | bits) + (i >> 32) * 0x9E3779B97F4A7C15 z = (z
+ * ^ z >> 30) * 0xBF58476D1CE4E5B9;  z = (z ^ z >> 27) * 0x94D049BB133111EB;  z ^ z >> 31 (the
+ * finaliser of splitmix64). A sum has no order, so every rank digests what it owns and the total
+ * does not depend on the partition; the index in the mix makes moved elements visible. */
 #ifndef FORMAT_CKPT_H
 #define FORMAT_CKPT_H
 
@@ -55,7 +60,8 @@ void ckpt_writer_free(struct ckpt_writer *w); /* an unfinished file disappears *
 /* Elements x[0..n) that are elements first.. of their tensor; wrapping sum, order-free. */
 uint64_t ckpt_digest_add(uint64_t sum, int64_t first, const float *x, int64_t n);
 
-/* Write manifest.json atomically; then the checkpoint exists. */
+/* Write manifest.json atomically; then the checkpoint exists. The manifest is checked first as a
+ * reader would check it, coverage of every tensor included. */
 enum status ckpt_manifest_write(const char *dir, const json_t *manifest,
                                 struct error *e) MUST_CHECK;
 
@@ -75,6 +81,9 @@ struct ckpt;
  * the manifest, sizes, headers and trailers of all files, and that segments cover every element of
  * every tensor and kind exactly once (a missing or doubled element range is named). */
 enum status ckpt_open(struct ckpt **c, const char *dir, struct error *e) MUST_CHECK;
+/* When a parent folder was opened and newer checkpoints than the one taken are damaged: what is
+ * wrong with the newest of them, for a warning. NULL otherwise. */
+const char *ckpt_skipped(const struct ckpt *c);
 void ckpt_close(struct ckpt *c);
 const char *ckpt_path(const struct ckpt *c);
 const json_t *ckpt_manifest(const struct ckpt *c);
@@ -87,7 +96,22 @@ const struct ckpt_tensor *ckpt_tensor_find(const struct ckpt *c, const char *nam
 enum status ckpt_read(struct ckpt *c, const struct ckpt_tensor *t, enum ckpt_kind kind,
                       int64_t first, int64_t n, float *out, struct error *e) MUST_CHECK;
 
-/* Steps of the valid checkpoints under parent, ascending, malloc'ed; *n may be 0. */
+/* Read every file from start to end through a buffer; check every checksum and every tensor's
+ * digest. progress may be NULL; bytes: of all files so far. */
+enum status ckpt_verify(struct ckpt *c, void (*progress)(void *, uint64_t bytes), void *arg,
+                        struct error *e) MUST_CHECK;
+/* For --list. */
+struct ckpt_file_info {
+    const char *file;
+    uint64_t bytes;
+    int64_t elems;
+    size_t segments;
+};
+size_t ckpt_file_count(const struct ckpt *c);
+struct ckpt_file_info ckpt_file_at(const struct ckpt *c, size_t i);
+
+/* Steps of the valid checkpoints under parent, ascending, malloc'ed; *n may be 0. Valid here: the
+ * manifest is right and every file is there with its size; parent need not exist. */
 enum status ckpt_list_steps(const char *parent, int64_t **steps, size_t *n,
                             struct error *e) MUST_CHECK;
 /* "PARENT/step-%08d", malloc'ed. */

@@ -93,7 +93,7 @@ static void test_round_trips(void)
     }
     CASE("32-bit ids, blocks of one MiB and several")
     {
-        write_set(dir, true, &wide, 1024, 3 << 20, 1300, 3);
+        write_set(dir, true, &wide, 1024, 3 << 20, 1300, 2);
         CHECK_OK(read_set(dir, &wide, 1024, 1300));
     }
     CASE("a sample larger than a block")
