@@ -32,6 +32,10 @@ enum status input_read(struct input *in, void *buf, size_t want, size_t *got,
 /* Reads at least one byte unless at the end (*got == 0): what a pipe has now, at most want. */
 enum status input_read_some(struct input *in, void *buf, size_t want, size_t *got,
                             struct error *e) MUST_CHECK;
+/* Looks at the next bytes without taking them: at *data (owned by `in`, valid until the next call)
+ * are *got bytes, at least `want` unless the input ends before. */
+enum status input_peek(struct input *in, size_t want, const uint8_t **data, size_t *got,
+                       struct error *e) MUST_CHECK;
 /* The next line without its LF, in *line (owned by `in`, valid until the next call, not
  * NUL-terminated). At the end *line is NULL. A line over limit_bytes is STATUS_DATA. */
 enum status input_line(struct input *in, const char **line, size_t *length, size_t limit_bytes,

@@ -181,6 +181,18 @@ static enum status make_room(struct input *in, struct error *e)
     return STATUS_OK;
 }
 
+enum status input_peek(struct input *in, size_t want, const uint8_t **data, size_t *got,
+                       struct error *e)
+{
+    while (in->end - in->begin < want && !in->at_end) {
+        TRY(make_room(in, e));
+        TRY(fill(in, e));
+    }
+    *data = in->buffer + in->begin;
+    *got = in->end - in->begin;
+    return STATUS_OK;
+}
+
 enum status input_line(struct input *in, const char **line, size_t *length, size_t limit_bytes,
                        struct error *e)
 {

@@ -1,7 +1,7 @@
 /* shard_set.c - maps the shards of a set and hands out samples, each block proved on first use. */
 #include "format/shard_set_private.h"
 #include "format/shard_private.h"
-#include "format/token_private.h"
+#include "format/token_ids.h"
 
 #include <errno.h>
 #include <fcntl.h>

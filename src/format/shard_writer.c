@@ -4,7 +4,7 @@
 #include "format/shard_set.h"
 #include "format/jsonl.h"
 #include "format/shard_private.h"
-#include "format/token_private.h"
+#include "format/token_ids.h"
 #include "base/hash.h"
 
 #include <dirent.h>
@@ -88,7 +88,6 @@ static enum status take_options(struct shard_writer *w, const char *dir,
     uint64_t target = (uint64_t)min_i64((int64_t)(o->shard_bytes / 16), SHARD_DATA_BYTES);
     w->block_size = o->block_size;
     w->shard_bytes = o->shard_bytes;
-    w->set_id = container_new_set_id();
     w->block_samples = target / sample_bytes ? target / sample_bytes : 1;
     w->dir = strdup(dir);
     w->partial = path_join(dir, ".partial");
@@ -128,6 +127,32 @@ out:
 
 /* --- one shard -------------------------------------------------------------------------------- */
 
+/* {"block_size":...,...}: the "shrd" block. */
+static bool describe(const struct shard_writer *w, struct strbuf *json)
+{
+    return strbuf_printf(json, "{\"block_size\":%" PRIu32 ",\"group_documents\":", w->block_size) &&
+           jsonl_append_string(json, w->group_documents, strlen(w->group_documents)) &&
+           strbuf_puts(json, ",\"separator\":") &&
+           jsonl_append_string(json, w->separator, strlen(w->separator)) && strbuf_putc(json, '}');
+}
+
+/* From what the set is and the block that begins it, so that the same work gives the same bytes. */
+static enum status choose_set_id(struct shard_writer *w, struct error *e)
+{
+    struct strbuf text = {0};
+    enum status st;
+    uint64_t block = hash64(w->block, w->used * w->block_size * w->id_bytes);
+    TRY_OUT(vocab_info_to_json(&w->vocab, &text, e));
+    if (!describe(w, &text) || !strbuf_printf(&text, "%016" PRIx64, block) ||
+        !strbuf_puts(&text, w->provenance ? w->provenance : ""))
+        TRY_OUT(error_memory(e, text.length, "a shard description"));
+    w->set_id = hash64(text.data, text.length);
+    w->set_id += w->set_id == 0;
+out:
+    strbuf_release(&text);
+    return st;
+}
+
 static enum status write_preamble(struct shard_writer *w, struct error *e)
 {
     struct strbuf json = {0};
@@ -146,10 +171,7 @@ static enum status write_preamble(struct shard_writer *w, struct error *e)
     if (w->provenance)
         TRY_OUT(container_write_block(c, "prov", w->provenance, strlen(w->provenance), NULL, e));
     strbuf_clear(&json);
-    if (!strbuf_printf(&json, "{\"block_size\":%" PRIu32 ",\"group_documents\":", w->block_size) ||
-        !jsonl_append_string(&json, w->group_documents, strlen(w->group_documents)) ||
-        !strbuf_puts(&json, ",\"separator\":") ||
-        !jsonl_append_string(&json, w->separator, strlen(w->separator)) || !strbuf_putc(&json, '}'))
+    if (!describe(w, &json))
         TRY_OUT(error_memory(e, 128, "a shard description"));
     TRY_OUT(container_write_block(c, "shrd", json.data, json.length, NULL, e));
 out:
@@ -170,6 +192,8 @@ static enum status begin_shard(struct shard_writer *w, struct error *e)
         return st;
     w->shard_open = true;
     w->shard_samples = 0;
+    if (!w->set_id)
+        TRY(choose_set_id(w, e));
     return write_preamble(w, e);
 }
 

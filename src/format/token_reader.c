@@ -1,6 +1,6 @@
 /* token_reader.c - one block of the stream at a time, every id checked against the vocabulary. */
 #include "format/token_stream.h"
-#include "format/token_private.h"
+#include "format/token_ids.h"
 
 #include <assert.h>
 #include <stdlib.h>

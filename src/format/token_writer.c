@@ -1,6 +1,6 @@
 /* token_writer.c - fills one DATA block and the ends of documents in it, then writes both. */
 #include "format/token_stream.h"
-#include "format/token_private.h"
+#include "format/token_ids.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -109,6 +109,27 @@ static void test_round_trips(void)
         CHECK(many == digest_of(dir));
         CHECK(!path_exists(work_path("sets/a/shard-00001.shd")));
     }
+    CASE("the same work gives the same bytes, other work another set id")
+    {
+        size_t bytes[2];
+        write_set(dir, true, &small, 64, 2048, 300, 0);
+        uint8_t *first = read_file(work_path("sets/a/shard-00001.shd"), &bytes[0]);
+        uint8_t *index = read_file(work_path("sets/a/index.json"), &bytes[1]);
+        write_set(work_path("sets/b"), true, &small, 64, 2048, 300, 0);
+        size_t again_bytes[2];
+        uint8_t *again = read_file(work_path("sets/b/shard-00001.shd"), &again_bytes[0]);
+        uint8_t *again_index = read_file(work_path("sets/b/index.json"), &again_bytes[1]);
+        CHECK(bytes[0] == again_bytes[0] && memcmp(first, again, bytes[0]) == 0);
+        CHECK(bytes[1] == again_bytes[1] && memcmp(index, again_index, bytes[1]) == 0);
+        write_set(work_path("sets/b"), true, &small, 32, 2048, 300, 0);
+        free(again);
+        again = read_file(work_path("sets/b/shard-00001.shd"), &again_bytes[0]);
+        CHECK(le64_get(first + 32) != le64_get(again + 32));
+        free(first);
+        free(index);
+        free(again);
+        free(again_index);
+    }
     CASE("shards stay within their size")
     {
         struct shard_set *s = NULL;
@@ -168,7 +189,9 @@ static void test_damage(void)
         rename(zero, one);
         rename(away, zero);
         CHECK_ERROR(read_set(dir, &small, 16, 80), STATUS_DATA, "is shard 1 of its set");
-        write_set(work_path("other"), true, &small, 16, 2048, 80, 0);
+        struct vocab_info kin = small;
+        kin.fingerprint = 0;
+        write_set(work_path("other"), true, &kin, 16, 2048, 80, 0);
         rename(work_path("other/shard-00000.shd"), zero);
         CHECK_ERROR(read_set(dir, &small, 16, 80), STATUS_DATA, "belongs to set");
     }

@@ -1,6 +1,6 @@
-/* token_private.h - conversions of id arrays that the format's readers and writers share. */
-#ifndef FORMAT_TOKEN_PRIVATE_H
-#define FORMAT_TOKEN_PRIVATE_H
+/* token_ids.h - arrays of token ids of 2 or 4 bytes: conversion, range, order of bytes. */
+#ifndef FORMAT_TOKEN_IDS_H
+#define FORMAT_TOKEN_IDS_H
 
 #include "base/le.h"
 #include <stdbool.h>
