@@ -33,7 +33,7 @@ OBJS_base := $(call lib_objs,src/base/*.c)
 OBJS_format := $(call lib_objs,src/format/*.c)
 OBJS_bpe := $(call lib_objs,src/bpe/*.c)
 OBJS_cpu := $(call lib_objs,src/device/*.c src/device/cpu/*.c)
-OBJS_comm := $(call lib_objs,src/comm/comm.c src/comm/self.c src/comm/mpi*.c)
+OBJS_comm := $(patsubst src/%.c,$(BUILD)/%.o,$(filter-out src/comm/nccl%,$(wildcard src/comm/*.c)))
 OBJS_gpt2 := $(call lib_objs,src/gpt2/*.c)
 OBJS_sdp := $(call lib_objs,src/sdp/*.c)
 
@@ -67,7 +67,7 @@ LINK_sdp-train := sdp gpt2 $(if $(filter 1,$(CUDA)),nccl) comm cpu $(if $(filter
 LINK_ckpt-merge := gpt2 bpe format base
 LINK_gpt2-infer := gpt2 cpu $(if $(filter 1,$(CUDA)),cuda) bpe format base
 
-SYS_sst2-fetch := -lcurl -larchive $(LIBS_base)
+SYS_sst2-fetch := -lcurl -larchive -lz $(LIBS_base)
 SYS_gpt2-tokenize := -lutf8proc $(LIBS_base)
 SYS_shard-pack := -larchive -lutf8proc $(LIBS_base)
 SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) -lutf8proc $(LIBS_base) -ldl
