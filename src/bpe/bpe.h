@@ -1,7 +1,7 @@
 /* bpe.h - GPT-2's byte-level byte-pair encoding, exactly as OpenAI's encoder does it.
  *
  * A text is split into pieces by GPT-2's pattern (contractions, letters, numbers, other, spaces)
- * with Unicode classes (utf8proc; White_Space for \s), each piece's bytes are merged by rank.
+ * with the classes of Unicode 15.0 (White_Space for \s), each piece's bytes are merged by rank.
  * Invalid UTF-8 is data: each bad byte is a class of its own ("other") and survives the round trip.
  * Source: openai/gpt-2 encoder.py; Sennrich et al. 2016. */
 #ifndef BPE_BPE_H
@@ -38,12 +38,19 @@ void token_buffer_release(struct token_buffer *t);
 /* Append the ids of text to out. allow_special: "<|endoftext|>" in the text becomes its id. */
 enum status bpe_encode(struct bpe_state *s, const char *text, size_t bytes, bool allow_special,
                        struct token_buffer *out, struct error *e) MUST_CHECK;
+/* What this thread's state has seen since it was made. */
+struct bpe_stats {
+    size_t longest_piece_bytes; /* of the pieces that the pattern made */
+};
+void bpe_state_stats(const struct bpe_state *s, struct bpe_stats *stats);
 /* A place <= bytes where a long text may be cut without changing its encoding (0 = none found), so
  * that input streams in bounded memory and encodes in parallel. */
 size_t bpe_safe_cut(const char *text, size_t bytes);
 /* Append the bytes of ids; an id out of range is STATUS_DATA naming its index. */
 enum status bpe_decode(const struct bpe *b, const uint32_t *ids, size_t n, struct strbuf *out,
                        struct error *e) MUST_CHECK;
+enum status bpe_decode_u16(const struct bpe *b, const uint16_t *ids, size_t n, struct strbuf *out,
+                           struct error *e) MUST_CHECK;
 /* Write merges.txt, vocab.json, tokenizer.json, tokenizer_config.json, special_tokens_map.json into
  * dir, as Hugging Face's AutoTokenizer reads them. */
 enum status bpe_export(const struct bpe *b, const char *dir, struct error *e) MUST_CHECK;
