@@ -114,6 +114,9 @@ struct device_info {
 
 struct device_ops {
     const char *name; /* "cpu", "cuda" */
+    /* Kernels and gemm read ordinary host memory of any alignment that suits the element type, so
+     * that a mapped file of the working dtype serves as weights where it lies. */
+    bool reads_host_memory;
 
     /* --- life, memory, order ------------------------------------------------------------------ */
     enum status (*open)(struct device **dev, int ordinal, struct error *e);
@@ -261,6 +264,8 @@ struct device_ops {
     /* Name of the first operation since the last call that wrote a non-finite value; debugging. */
     bool (*find_nonfinite)(struct device *dev, struct stream *s, const void *x, int64_t n,
                            enum dtype dt);
+    /* The backend's own stream (a cudaStream_t), for an engine that queues work itself; nccl needs it. */
+    void *(*native_stream)(struct device *dev, struct stream *s);
 };
 
 /* Common head of every backend's struct device. */

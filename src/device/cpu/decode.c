@@ -1,0 +1,178 @@
+/* decode.c - the key/value cache and attention over it.
+ *
+ *     out[n,h] = sum over p <= positions[n] of softmax(q . k_p / sqrt(D)) v_p
+ *
+ * A (row, head) belongs to one thread, which goes over the positions in blocks with a running
+ * maximum. fp32 accumulation. Test: tests/unit/test_cpu_decode.c. */
+#include "device/cpu/cpu.h"
+
+#include "base/checked.h"
+#include "device/cpu/math.h"
+#include "device/cpu/rows.h"
+#include <string.h>
+
+struct append_args {
+    struct kv_cache kv;
+    const void *qkv;
+    const int32_t *sequences, *positions;
+    int64_t rows, width; /* width = H*D */
+    enum dtype dt;
+};
+
+/* First element of a position in the cache. */
+static int64_t cache_at(const struct kv_cache *kv, int32_t sequence, int64_t position,
+                        int64_t width)
+{
+    int64_t page = kv->table[sequence * kv->max_pages + position / kv->page_tokens];
+    return (page * kv->page_tokens + position % kv->page_tokens) * width;
+}
+
+static void append_run(struct stream *s, const void *args)
+{
+    const struct append_args *a = args;
+    const size_t bytes = (size_t)a->width * (a->dt == DTYPE_F32 ? 4 : 2);
+    (void)s;
+#pragma omp parallel for schedule(static) if (a->rows * a->width > CPU_PARALLEL_ELEMS)
+    for (int64_t n = 0; n < a->rows; n++) {
+        int64_t at = cache_at(&a->kv, a->sequences[n], a->positions[n], a->width);
+        memcpy(element_mut(a->kv.keys, at, a->dt), element(a->qkv, (3 * n + 1) * a->width, a->dt),
+               bytes);
+        memcpy(element_mut(a->kv.values, at, a->dt), element(a->qkv, (3 * n + 2) * a->width, a->dt),
+               bytes);
+    }
+}
+
+void cpu_kv_append(struct device *dev, struct stream *s, const struct kv_cache *kv, const void *qkv,
+                   const int32_t *sequences, const int32_t *positions, int64_t rows, int64_t heads,
+                   int64_t head_dim, enum dtype dt)
+{
+    struct append_args a = {*kv, qkv, sequences, positions, rows, heads * head_dim, dt};
+    (void)dev;
+    stream_submit(s, append_run, &a, sizeof a);
+}
+
+struct cached_args {
+    void *out;
+    struct kv_cache kv;
+    const void *qkv;
+    const int32_t *sequences, *positions;
+    int64_t rows, heads, dim;
+    enum dtype dt;
+};
+
+enum { BLOCK = 64, DIM_MAX = 128 };
+
+struct running {
+    float max, sum;
+    float out[DIM_MAX];
+};
+
+static float dot(const float *x, const float *y, int64_t n)
+{
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] * y[i];
+    return sum;
+}
+
+/* Positions [first, first + n) of one row and head, n <= BLOCK. */
+static void attend_block(const struct cached_args *a, const float *q, int32_t sequence,
+                         int64_t head, int64_t first, int64_t n, struct running *r)
+{
+    const int64_t width = a->heads * a->dim, d = a->dim;
+    float score[BLOCK], buffer[DIM_MAX], top = r->max;
+    int64_t at[BLOCK];
+    for (int64_t j = 0; j < n; j++) {
+        at[j] = cache_at(&a->kv, sequence, first + j, width) + head * d;
+        score[j] = dot(q, row_read(a->kv.keys, at[j], a->dt, d, buffer), d);
+        top = score[j] > top ? score[j] : top;
+    }
+    const float rescale = exp_f32(r->max - top);
+    for (int64_t i = 0; i < d; i++)
+        r->out[i] *= rescale;
+    r->sum *= rescale;
+    for (int64_t j = 0; j < n; j++) {
+        const float *v = row_read(a->kv.values, at[j], a->dt, d, buffer);
+        const float p = exp_f32(score[j] - top);
+        r->sum += p;
+        for (int64_t i = 0; i < d; i++)
+            r->out[i] += p * v[i];
+    }
+    r->max = top;
+}
+
+static void attend(const struct cached_args *a, int64_t n, int64_t head)
+{
+    const int64_t d = a->dim, count = (int64_t)a->positions[n] + 1;
+    const float scale = 1.0f / sqrtf((float)d);
+    struct running r = {.max = -INFINITY};
+    float q[DIM_MAX];
+    row_to_f32(q, element(a->qkv, (3 * n * a->heads + head) * d, a->dt), a->dt, d);
+    for (int64_t i = 0; i < d; i++)
+        q[i] *= scale;
+    for (int64_t p = 0; p < count; p += BLOCK)
+        attend_block(a, q, a->sequences[n], head, p, min_i64(BLOCK, count - p), &r);
+    for (int64_t i = 0; i < d; i++)
+        r.out[i] /= r.sum;
+    row_from_f32(element_mut(a->out, (n * a->heads + head) * d, a->dt), r.out, a->dt, d);
+}
+
+static void cached_run(struct stream *s, const void *args)
+{
+    const struct cached_args *a = args;
+    const int64_t items = a->rows * a->heads;
+    (void)s;
+#pragma omp parallel for schedule(dynamic, 1) if (items > 1)
+    for (int64_t i = 0; i < items; i++)
+        attend(a, i / a->heads, i % a->heads);
+}
+
+void cpu_attention_cached(struct device *dev, struct stream *s, void *out,
+                          const struct kv_cache *kv, const void *qkv, const int32_t *sequences,
+                          const int32_t *positions, int64_t rows, int64_t heads, int64_t head_dim,
+                          enum dtype dt, void *workspace, size_t workspace_bytes)
+{
+    struct cached_args a = {out, *kv, qkv, sequences, positions, rows, heads, head_dim, dt};
+    (void)workspace, (void)workspace_bytes; /* running sums fit on the stack */
+    if (head_dim < 8 || head_dim > DIM_MAX || head_dim % 8 != 0) {
+        device_fail(dev, "attention_cached", "head dimension %lld is not a multiple of 8 up to 128",
+                    (long long)head_dim);
+        return;
+    }
+    stream_submit(s, cached_run, &a, sizeof a);
+}
+
+size_t cpu_attention_cached_workspace(int64_t rows, int64_t max_positions, int64_t heads,
+                                      int64_t head_dim)
+{
+    (void)rows, (void)max_positions, (void)heads, (void)head_dim;
+    return 0;
+}
+
+struct gather_args {
+    void *dst;
+    const void *src;
+    const int32_t *rows;
+    int64_t n, channels;
+    enum dtype dt;
+};
+
+static void gather_run(struct stream *s, const void *args)
+{
+    const struct gather_args *a = args;
+    const size_t bytes = (size_t)a->channels * (a->dt == DTYPE_F32 ? 4 : 2);
+    (void)s;
+#pragma omp parallel for schedule(static) if (a->n * a->channels > CPU_PARALLEL_ELEMS)
+    for (int64_t i = 0; i < a->n; i++)
+        memcpy(element_mut(a->dst, i * a->channels, a->dt),
+               element(a->src, a->rows[i] * a->channels, a->dt), bytes);
+}
+
+void cpu_gather_rows(struct device *dev, struct stream *s, void *dst, const void *src,
+                     const int32_t *rows, int64_t n, int64_t channels, enum dtype dt)
+{
+    struct gather_args a = {dst, src, rows, n, channels, dt};
+    (void)dev;
+    stream_submit(s, gather_run, &a, sizeof a);
+}
