@@ -1,0 +1,445 @@
+#include "gpt2/decode.h"
+
+#include "base/checked.h"
+#include "base/philox.h"
+#include "gpt2/decode_pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_PAGE_TOKENS 64
+/* Philox stream of sampling; initial values, dropout and shuffling have others. */
+#define SAMPLE_STREAM (0x53616d70ull << 32) /* "Samp" */
+
+/* A running sequence. */
+struct slot {
+    struct gpt2_sequence *s; /* NULL = free */
+    int32_t *window;         /* [context] tokens the next logits depend on */
+    int64_t length;          /* tokens in window */
+    int64_t cached;          /* the first `cached` of them are in the cache */
+    int64_t pages;           /* held; the table's row has them */
+    int64_t produced;
+    int64_t rows; /* in the pass under way */
+    uint64_t age; /* order of admission */
+};
+
+struct gpt2_decoder {
+    const struct gpt2_weights *w;
+    struct device *dev;
+    struct gpt2_pass *pass;
+    struct gpt2_decoder_options o;
+    int64_t context, max_pages; /* pages a sequence can hold */
+
+    void *cache;        /* layer by layer: keys [pages, page_tokens, C], then values */
+    int64_t page_bytes; /* of one layer's keys or values of one page */
+    int64_t page_count;
+    int32_t *free_pages; /* stack */
+    int64_t free_count;
+    int32_t *table, *device_table; /* [sequences, max_pages] host, device */
+    bool table_changed;
+    void *workspace;
+    size_t workspace_bytes;
+
+    struct slot *slots; /* [sequences] */
+    int64_t *order;     /* [sequences] running slots by age */
+    int64_t running;
+    uint64_t admitted;
+    struct gpt2_sequence *head, **tail; /* waiting */
+    int64_t queued;
+    int64_t rows, selected; /* of the pass under way */
+    int64_t prompt_tokens, new_tokens, passes;
+};
+
+/* --- creation --------------------------------------------------------------------------------- */
+
+static int64_t cache_bytes_per_page(const struct gpt2_decoder *d)
+{
+    return d->page_bytes * 2 * d->w->config.layers;
+}
+
+static void choose_sizes(struct gpt2_decoder *d)
+{
+    const struct gpt2_config *c = &d->w->config;
+    struct gpt2_decoder_options *o = &d->o;
+    if (o->page_tokens <= 0)
+        o->page_tokens = DEFAULT_PAGE_TOKENS;
+    o->page_tokens = min_i64(o->page_tokens, c->context);
+    o->sequences = max_i64(o->sequences, 1);
+    o->pass_rows = max_i64(o->pass_rows, o->sequences + 1);
+    d->context = c->context;
+    d->max_pages = ceil_div_i64(c->context, o->page_tokens);
+    d->page_bytes = o->page_tokens * c->channels * (int64_t)dtype_bytes(d->w->dt);
+    d->page_count = o->sequences * d->max_pages;
+    if (o->cache_bytes > 0)
+        d->page_count = min_i64(d->page_count, o->cache_bytes / cache_bytes_per_page(d));
+    d->page_count = max_i64(d->page_count, d->max_pages);
+    o->cache_bytes = d->page_count * cache_bytes_per_page(d);
+}
+
+static enum status allocate_host(struct gpt2_decoder *d, struct error *e)
+{
+    int64_t n = d->o.sequences;
+    d->slots = calloc((size_t)n, sizeof *d->slots);
+    d->order = calloc((size_t)n, sizeof *d->order);
+    d->free_pages = malloc((size_t)d->page_count * sizeof *d->free_pages);
+    int32_t *windows = malloc((size_t)(n * d->context) * sizeof *windows);
+    if (d->slots)
+        d->slots[0].window = windows; /* the owner of all windows */
+    else
+        free(windows);
+    if (!d->slots || !d->order || !d->free_pages || !windows)
+        return error_memory(e, (unsigned long long)(n * d->context) * sizeof *windows,
+                            "the decoder's tables");
+    for (int64_t i = 0; i < n; i++)
+        d->slots[i].window = windows + i * d->context;
+    for (int64_t i = 0; i < d->page_count; i++) /* low pages are handed out first */
+        d->free_pages[i] = (int32_t)(d->page_count - 1 - i);
+    d->free_count = d->page_count;
+    return STATUS_OK;
+}
+
+static enum status allocate(struct gpt2_decoder *d, struct error *e)
+{
+    const struct device_ops *ops = d->dev->ops;
+    const struct gpt2_config *c = &d->w->config;
+    size_t table_bytes = (size_t)(d->o.sequences * d->max_pages) * sizeof(int32_t);
+    TRY(allocate_host(d, e));
+    TRY(gpt2_pass_create(&d->pass, d->w, d->o.pass_rows, d->o.sequences, d->o.sequences, e));
+    if (ops->alloc(d->dev, MEMORY_DEVICE, (size_t)d->o.cache_bytes, &d->cache, e) != STATUS_OK)
+        return error_context(e, "the key/value cache of %lld sequences", (long long)d->o.sequences);
+    TRY(ops->alloc(d->dev, MEMORY_HOST, table_bytes, (void **)&d->table, e));
+    TRY(ops->alloc(d->dev, MEMORY_DEVICE, table_bytes, (void **)&d->device_table, e));
+    d->workspace_bytes = ops->attention_cached_workspace(d->o.pass_rows, c->context, c->heads,
+                                                         c->channels / c->heads);
+    if (d->workspace_bytes > 0)
+        TRY(ops->alloc(d->dev, MEMORY_DEVICE, d->workspace_bytes, &d->workspace, e));
+    return STATUS_OK;
+}
+
+enum status gpt2_decoder_create(struct gpt2_decoder **out, const struct gpt2_weights *w,
+                                const struct gpt2_decoder_options *o, struct error *e)
+{
+    struct gpt2_decoder *d = calloc(1, sizeof *d);
+    *out = NULL;
+    if (!d)
+        return error_memory(e, sizeof *d, "a decoder");
+    d->w = w;
+    d->dev = w->dev;
+    d->o = *o;
+    d->tail = &d->head;
+    choose_sizes(d);
+    enum status st = allocate(d, e);
+    if (st != STATUS_OK) {
+        gpt2_decoder_free(d);
+        return st;
+    }
+    *out = d;
+    return STATUS_OK;
+}
+
+void gpt2_decoder_free(struct gpt2_decoder *d)
+{
+    if (!d)
+        return;
+    const struct device_ops *ops = d->dev->ops;
+    void *on_device[] = {d->cache, d->device_table, d->workspace};
+    for (int i = 0; i < 3; i++)
+        if (on_device[i])
+            ops->free(d->dev, MEMORY_DEVICE, on_device[i]);
+    if (d->table)
+        ops->free(d->dev, MEMORY_HOST, d->table);
+    gpt2_pass_free(d->pass);
+    if (d->slots)
+        free(d->slots[0].window);
+    free(d->slots);
+    free(d->order);
+    free(d->free_pages);
+    free(d);
+}
+
+/* --- coming and going ------------------------------------------------------------------------- */
+
+enum status gpt2_decoder_submit(struct gpt2_decoder *d, struct gpt2_sequence *s, struct error *e)
+{
+    if (s->prompt_length < 1)
+        return error_set(e, STATUS_DATA, "the prompt is empty; at least one token is needed");
+    if (s->prompt_length > d->context && !s->slide)
+        return error_set(e, STATUS_DATA, "the prompt has %lld tokens, the model's context is %lld",
+                         (long long)s->prompt_length, (long long)d->context);
+    for (int64_t i = 0; i < s->prompt_length; i++)
+        if (s->prompt[i] < 0 || s->prompt[i] >= d->w->config.vocab)
+            return error_set(e, STATUS_DATA,
+                             "token %lld of the prompt is %d, outside the vocabulary of %lld",
+                             (long long)i, s->prompt[i], (long long)d->w->config.vocab);
+    s->next = NULL;
+    *d->tail = s;
+    d->tail = &s->next;
+    d->queued++;
+    return STATUS_OK;
+}
+
+/* Tokens of the prompt that are used, counted from its end. A prompt that does not fit leaves room
+ * for what will be generated, up to half a context, so that it does not slide at once. */
+static int64_t prompt_kept(const struct gpt2_decoder *d, const struct gpt2_sequence *s)
+{
+    if (s->prompt_length <= d->context)
+        return s->prompt_length;
+    int64_t room = min_i64(max_i64(s->max_new_tokens - 1, 0), d->context / 2);
+    return d->context - room;
+}
+
+static int64_t pages_needed(const struct gpt2_decoder *d, const struct gpt2_sequence *s)
+{
+    int64_t kept = prompt_kept(d, s);
+    /* the last token drawn never enters the cache */
+    int64_t more = min_i64(max_i64(s->max_new_tokens - 1, 0), d->context);
+    return ceil_div_i64(min_i64(kept + more, d->context), d->o.page_tokens);
+}
+
+static void admit(struct gpt2_decoder *d, int64_t index, struct gpt2_sequence *s)
+{
+    struct slot *slot = &d->slots[index];
+    int64_t kept = prompt_kept(d, s);
+    memcpy(slot->window, s->prompt + s->prompt_length - kept, (size_t)kept * sizeof *slot->window);
+    slot->s = s;
+    slot->length = kept;
+    slot->cached = slot->produced = 0;
+    slot->age = d->admitted++;
+    slot->pages = pages_needed(d, s);
+    for (int64_t i = 0; i < slot->pages; i++)
+        d->table[index * d->max_pages + i] = d->free_pages[--d->free_count];
+    d->table_changed = true;
+    d->prompt_tokens += kept;
+    d->order[d->running++] = index; /* ages ascend */
+}
+
+static void release(struct gpt2_decoder *d, int64_t index)
+{
+    struct slot *slot = &d->slots[index];
+    for (int64_t i = slot->pages; i-- > 0;)
+        d->free_pages[d->free_count++] = d->table[index * d->max_pages + i];
+    slot->s = NULL;
+    for (int64_t i = 0, kept = 0; i < d->running; i++)
+        if (d->order[i] != index)
+            d->order[kept++] = d->order[i];
+    d->running--;
+}
+
+static void finish(struct gpt2_decoder *d, int64_t index, enum gpt2_finish why)
+{
+    struct gpt2_sequence *s = d->slots[index].s;
+    release(d, index);
+    s->finished(s->arg, why);
+}
+
+static struct gpt2_sequence *pop_queue(struct gpt2_decoder *d)
+{
+    struct gpt2_sequence *s = d->head;
+    d->head = s->next;
+    if (!d->head)
+        d->tail = &d->head;
+    d->queued--;
+    return s;
+}
+
+static void admit_waiting(struct gpt2_decoder *d)
+{
+    while (d->head) {
+        if (d->head->max_new_tokens < 1) {
+            struct gpt2_sequence *s = pop_queue(d);
+            s->finished(s->arg, GPT2_FINISH_LENGTH);
+            continue;
+        }
+        if (d->running == d->o.sequences || pages_needed(d, d->head) > d->free_count)
+            return;
+        int64_t index = 0;
+        while (d->slots[index].s)
+            index++;
+        admit(d, index, pop_queue(d));
+    }
+}
+
+void gpt2_decoder_cancel(struct gpt2_decoder *d, struct gpt2_sequence *s)
+{
+    for (struct gpt2_sequence **p = &d->head; *p; p = &(*p)->next) {
+        if (*p == s) {
+            *p = s->next;
+            if (d->tail == &s->next)
+                d->tail = p;
+            d->queued--;
+            return;
+        }
+    }
+    for (int64_t i = 0; i < d->running; i++)
+        if (d->slots[d->order[i]].s == s) {
+            release(d, d->order[i]);
+            return;
+        }
+}
+
+/* --- one pass --------------------------------------------------------------------------------- */
+
+static void attend_cached(void *arg, struct gpt2_pass *p, int64_t layer, void *out, const void *qkv)
+{
+    struct gpt2_decoder *d = arg;
+    const struct gpt2_config *c = &d->w->config;
+    int64_t half = d->page_bytes * d->page_count, rows = d->rows;
+    struct kv_cache kv = {.keys = (char *)d->cache + 2 * layer * half,
+                          .values = (char *)d->cache + (2 * layer + 1) * half,
+                          .table = d->device_table,
+                          .max_pages = d->max_pages,
+                          .page_tokens = d->o.page_tokens};
+    int64_t head_dim = c->channels / c->heads;
+    d->dev->ops->kv_append(d->dev, p->stream, &kv, qkv, p->device.sequences, p->device.positions,
+                           rows, c->heads, head_dim, d->w->dt);
+    d->dev->ops->attention_cached(d->dev, p->stream, out, &kv, qkv, p->device.sequences,
+                                  p->device.positions, rows, c->heads, head_dim, d->w->dt,
+                                  d->workspace, d->workspace_bytes);
+}
+
+/* Adds the next n tokens of a slot to the pass; asks for logits when its last token is among them.
+ */
+static void add_rows(struct gpt2_decoder *d, int64_t index, int64_t n)
+{
+    struct slot *slot = &d->slots[index];
+    struct gpt2_pass_io *io = &d->pass->host;
+    for (int64_t i = 0; i < n; i++) {
+        io->tokens[d->rows + i] = slot->window[slot->cached + i];
+        io->positions[d->rows + i] = (int32_t)(slot->cached + i);
+        io->sequences[d->rows + i] = (int32_t)index;
+    }
+    d->rows += n;
+    slot->rows = n;
+    slot->cached += n;
+    if (slot->cached < slot->length)
+        return;
+    const struct gpt2_sequence *s = slot->s;
+    uint64_t key = philox_key(s->seed, SAMPLE_STREAM);
+    struct philox4 random = philox4x32(key, (uint64_t)slot->produced, 0);
+    io->select[d->selected] = (int32_t)(d->rows - 1);
+    io->sampling[d->selected] = (struct sampling){.temperature = s->temperature,
+                                                  .top_p = s->top_p,
+                                                  .top_k = s->top_k,
+                                                  .uniform = philox_uniform(random.v[0])};
+    d->selected++;
+}
+
+/* Every sequence that only lacks its newest token. */
+static void add_decoding(struct gpt2_decoder *d)
+{
+    for (int64_t i = 0; i < d->running; i++) {
+        const struct slot *slot = &d->slots[d->order[i]];
+        if (slot->rows == 0 && slot->length - slot->cached == 1)
+            add_rows(d, d->order[i], 1);
+    }
+}
+
+/* Pieces of prompts, oldest first, at most `sequences` of them, while rows remain. */
+static void add_prompts(struct gpt2_decoder *d, int64_t sequences)
+{
+    for (int64_t i = 0; i < d->running && sequences > 0; i++) {
+        const struct slot *slot = &d->slots[d->order[i]];
+        int64_t missing = slot->length - slot->cached;
+        int64_t n = min_i64(missing, d->o.pass_rows - d->rows);
+        if (slot->rows > 0 || n <= 0 || (missing == 1 && slot->produced > 0))
+            continue;
+        add_rows(d, d->order[i], n);
+        sequences--;
+    }
+}
+
+static void choose_rows(struct gpt2_decoder *d)
+{
+    d->rows = d->selected = 0;
+    for (int64_t i = 0; i < d->running; i++)
+        d->slots[d->order[i]].rows = 0;
+    if (d->o.separate_prompts) {
+        add_prompts(d, 1);
+        if (d->rows == 0)
+            add_decoding(d);
+    } else {
+        add_decoding(d);
+        add_prompts(d, d->running);
+    }
+}
+
+/* Puts a drawn token behind the window; false when the context is full and must not slide. */
+static bool extend_window(struct gpt2_decoder *d, struct slot *slot, int32_t id)
+{
+    if (slot->length == d->context) {
+        if (!slot->s->slide)
+            return false;
+        int64_t kept = d->context / 2;
+        memmove(slot->window, slot->window + slot->length - kept,
+                (size_t)kept * sizeof *slot->window);
+        slot->length = kept;
+        slot->cached = 0;
+    }
+    slot->window[slot->length++] = id;
+    return true;
+}
+
+static void take_token(struct gpt2_decoder *d, int64_t index, int32_t id, float logprob)
+{
+    struct slot *slot = &d->slots[index];
+    struct gpt2_sequence *s = slot->s;
+    if (id == s->eos) {
+        finish(d, index, GPT2_FINISH_EOS);
+        return;
+    }
+    slot->produced++;
+    d->new_tokens++;
+    if (!s->token(s->arg, id, logprob))
+        finish(d, index, GPT2_FINISH_STOPPED);
+    else if (slot->produced == s->max_new_tokens || !extend_window(d, slot, id))
+        finish(d, index, GPT2_FINISH_LENGTH);
+}
+
+static void upload(struct gpt2_decoder *d)
+{
+    if (d->table_changed)
+        d->dev->ops->copy(d->dev, d->pass->stream, d->device_table, d->table,
+                          (size_t)(d->o.sequences * d->max_pages) * sizeof *d->table);
+    d->table_changed = false;
+    gpt2_pass_upload(d->pass);
+}
+
+enum status gpt2_decoder_step(struct gpt2_decoder *d, struct error *e)
+{
+    const struct gpt2_config *c = &d->w->config;
+    struct gpt2_pass *p = d->pass;
+    admit_waiting(d);
+    if (d->running == 0)
+        return STATUS_OK;
+    choose_rows(d);
+    upload(d);
+    gpt2_pass_body(p, d->rows, attend_cached, d);
+    if (d->selected > 0) {
+        gpt2_pass_logits(p, 0, d->selected);
+        d->dev->ops->sample(d->dev, p->stream, p->device.ids, p->device.logprobs, p->logits,
+                            p->device.sampling, d->selected, c->vocab, gpt2_vocab_padded(c),
+                            DTYPE_F32);
+    }
+    TRY(gpt2_pass_download(p, e));
+    d->passes++;
+    for (int64_t i = 0; i < d->selected; i++)
+        take_token(d, p->host.sequences[p->host.select[i]], p->host.ids[i], p->host.logprobs[i]);
+    return STATUS_OK;
+}
+
+bool gpt2_decoder_idle(const struct gpt2_decoder *d)
+{
+    return d->running == 0 && !d->head;
+}
+
+struct gpt2_decoder_stats gpt2_decoder_stats(const struct gpt2_decoder *d)
+{
+    return (struct gpt2_decoder_stats){.running = d->running,
+                                       .queued = d->queued,
+                                       .pages = d->page_count,
+                                       .free_pages = d->free_count,
+                                       .cache_bytes = d->o.cache_bytes,
+                                       .prompt_tokens = d->prompt_tokens,
+                                       .new_tokens = d->new_tokens,
+                                       .passes = d->passes};
+}

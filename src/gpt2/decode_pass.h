@@ -1,0 +1,54 @@
+/* decode_pass.h - one forward pass over rows of tokens, without gradients: what cached decoding
+ * (decode.h) and scoring (score.h) share. A row is one token at one position of one sequence; the
+ * caller says how rows attend to each other. All memory is allocated at creation. */
+#ifndef GPT2_DECODE_PASS_H
+#define GPT2_DECODE_PASS_H
+
+#include "gpt2/load.h"
+
+/* Inputs and results of a pass; the same layout in host and in device memory, so that each
+ * direction is one copy. */
+struct gpt2_pass_io {
+    int32_t *tokens, *positions, *sequences; /* [max_rows] */
+    int32_t *select, *targets;               /* [max_queries] rows that need logits */
+    struct sampling *sampling;               /* [max_queries] */
+    int32_t *ids;                            /* [max_queries] out: sampled */
+    float *logprobs;                         /* [max_queries] out */
+};
+
+struct gpt2_pass {
+    const struct gpt2_weights *w;
+    struct device *dev;
+    struct stream *stream;
+    int64_t max_rows, max_queries;
+    int64_t logit_rows; /* logits are computed at most this many rows at a time */
+    struct gpt2_pass_io host, device;
+    float *logits; /* [logit_rows, Vp] device, of the last chunk */
+    /* private */
+    void *x, *delta, *y; /* [max_rows, C] */
+    void *qkv;           /* [max_rows, 3C] */
+    void *att;           /* [max_rows, C] */
+    void *fc, *gelu;     /* [max_rows, 4C] */
+    float *lse;          /* [max_rows, H] */
+    void *selected;      /* [logit_rows, C] */
+    void *memory, *host_memory, *io_memory;
+    int64_t input_bytes, output_offset, output_bytes;
+};
+
+enum status gpt2_pass_create(struct gpt2_pass **p, const struct gpt2_weights *w, int64_t max_rows,
+                             int64_t max_queries, int64_t logit_rows, struct error *e) MUST_CHECK;
+void gpt2_pass_free(struct gpt2_pass *p);
+
+/* out [rows,C] = attention of qkv [rows,3C] in layer `layer`. */
+typedef void gpt2_attend(void *arg, struct gpt2_pass *p, int64_t layer, void *out, const void *qkv);
+
+/* Host inputs to the device. */
+void gpt2_pass_upload(struct gpt2_pass *p);
+/* p->y = final norm of `rows` rows of the uploaded tokens and positions. */
+void gpt2_pass_body(struct gpt2_pass *p, int64_t rows, gpt2_attend *attend, void *arg);
+/* p->logits [n, Vp] of queries first .. first+n-1; n <= logit_rows. */
+void gpt2_pass_logits(struct gpt2_pass *p, int64_t first, int64_t n);
+/* Results to the host; waits, and reports the first failure of the pass. */
+enum status gpt2_pass_download(struct gpt2_pass *p, struct error *e) MUST_CHECK;
+
+#endif
