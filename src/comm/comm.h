@@ -36,6 +36,7 @@ struct world {
     int rank, size;
     int local_rank, local_size; /* within this node */
     int node, nodes;            /* nodes numbered in order of their first rank */
+    int host_rank, host_size;   /* within this host, pretended nodes or not: chooses the GPU */
     const char *launcher;       /* what was chosen */
     int64_t timeout_ms;
     void *state; /* private */
@@ -94,8 +95,14 @@ struct comm {
     struct device *dev;
     int rank, size; /* within the group */
     char name[32];  /* "gather", "scatter", "replica": for messages */
+    int *members;   /* [size] their ranks in the world, in group order */
+    int slot;       /* number of this communicator in its world, the same on every rank; from 1 */
+    int failing;    /* atomic: someone is writing, or has written, error */
     struct error error;
-    int64_t bytes_sent; /* payload bytes this rank contributed, by algorithm-neutral count */
+    /* Bytes this rank had to send, whatever the algorithm: all_gather (size-1)*bytes;
+     * reduce_scatter (size-1)*count elements; all_reduce twice (size-1)/size of the buffer;
+     * broadcast, at the root, the buffer once. Counted when the call is made. */
+    int64_t bytes_sent;
     int64_t calls;
 };
 
