@@ -33,6 +33,8 @@ struct token_buffer {
     uint32_t *ids;
     size_t length, capacity;
 };
+/* Room for `more` ids behind length. */
+enum status token_buffer_reserve(struct token_buffer *t, size_t more, struct error *e) MUST_CHECK;
 void token_buffer_release(struct token_buffer *t);
 
 /* Append the ids of text to out. allow_special: "<|endoftext|>" in the text becomes its id. */
@@ -51,6 +53,9 @@ enum status bpe_decode(const struct bpe *b, const uint32_t *ids, size_t n, struc
                        struct error *e) MUST_CHECK;
 enum status bpe_decode_u16(const struct bpe *b, const uint16_t *ids, size_t n, struct strbuf *out,
                            struct error *e) MUST_CHECK;
+/* Length of the well-formed UTF-8 character at text[0..bytes), bytes > 0, and its code point; 0
+ * when there is none. */
+unsigned bpe_utf8_length(const char *text, size_t bytes, uint32_t *code);
 /* Write merges.txt, vocab.json, tokenizer.json, tokenizer_config.json, special_tokens_map.json into
  * dir, as Hugging Face's AutoTokenizer reads them. */
 enum status bpe_export(const struct bpe *b, const char *dir, struct error *e) MUST_CHECK;

@@ -146,9 +146,6 @@ enum status bpe_merge_heap(const struct bpe *b, const char *text, size_t n, uint
 enum status bpe_merge_long(const struct bpe *b, struct bpe_window *w, const char *text, size_t n,
                            struct token_buffer *out, struct error *e) MUST_CHECK;
 
-/* Room for `more` ids behind length. */
-enum status token_buffer_reserve(struct token_buffer *t, size_t more, struct error *e) MUST_CHECK;
-
 static inline uint64_t bpe_load64(const void *p)
 {
     uint64_t v;

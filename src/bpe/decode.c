@@ -4,6 +4,12 @@
 
 #define BATCH 4096
 
+unsigned bpe_utf8_length(const char *text, size_t bytes, uint32_t *code)
+{
+    unsigned n = unicode_decode_code((const uint8_t *)text, bytes, code);
+    return *code == UNICODE_BAD ? 0 : n;
+}
+
 static enum status id_error(const struct bpe *b, uint32_t id, size_t index, struct error *e)
 {
     return error_set(e, STATUS_DATA, "token %zu has id %u, expected an id below %u", index, id,
