@@ -180,7 +180,9 @@ enum status ckpt_manifest_write(const char *dir, const json_t *manifest, struct 
     text = json_dumps(manifest, JSON_INDENT(1));
     if (!text)
         TRY_OUT(error_memory(e, 1024, "a manifest"));
-    TRY_OUT(file_write_atomic(path, text, strlen(text), e));
+    size_t bytes = strlen(text);
+    text[bytes] = '\n'; /* in place of the NUL: a text file ends with a newline */
+    TRY_OUT(file_write_atomic(path, text, bytes + 1, e));
 out:
     free(text);
     free(path);

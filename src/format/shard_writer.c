@@ -293,7 +293,9 @@ static enum status write_index(const struct shard_writer *w, const char *path, s
     text = json_dumps(root, JSON_INDENT(1));
     if (!text)
         TRY_OUT(error_memory(e, 1024, "an index"));
-    TRY_OUT(file_write_atomic(path, text, strlen(text), e));
+    size_t bytes = strlen(text);
+    text[bytes] = '\n'; /* in place of the NUL: a text file ends with a newline */
+    TRY_OUT(file_write_atomic(path, text, bytes + 1, e));
 out:
     free(text);
     json_decref(root);
