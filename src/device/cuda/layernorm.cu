@@ -1,0 +1,357 @@
+/* layernorm.cu - residual addition fused with layer normalisation, and its backward.
+ *
+ * A row [C] is owned by a team of TEAM threads (one warp, or a block of 256) that holds it in
+ * registers: CHUNKS chunks of 8 elements a thread. Rows that do not fit (C > 8192) or are not a
+ * multiple of 8 take the plain kernel of the same name, which reads memory again.
+ * Statistics, sums over rows and reductions are fp32; two passes over registers give the variance
+ * of deviations, not of squares. Deterministic: rows are dealt to blocks by their number alone. CPU
+ * twins: src/device/cpu. Tests: tests/unit/test_parity.c, tests/gpu/test_cuda_kernels.c. */
+#include "device/cuda/kernels.h"
+#include "device/cuda/vector.cuh"
+
+enum { WARPS = 8, BACKWARD_BLOCKS = 264 };
+
+template <int TEAM> __device__ __forceinline__ float team_sum(float x, float *scratch)
+{
+    return TEAM == 32 ? warp_sum(x) : block_sum(x, scratch);
+}
+
+/* sum = residual + dropout(delta), rounded to T and normalised as rounded, so that backward sees
+ * the same row; y = (sum - mean) rstd weight + bias. [N,C]. delta NULL: sum not written. */
+template <typename T, int TEAM, int CHUNKS>
+__global__ void __launch_bounds__(256)
+    layernorm_forward_kernel(T *y, T *sum, float *mean, float *rstd, const T *residual,
+                             const T *delta, const T *weight, const T *bias, int64_t rows,
+                             int64_t time, int64_t channels, float eps, dropout_mask m)
+{
+    __shared__ float scratch[2][32];
+    int lane = threadIdx.x % TEAM;
+    int64_t row = (int64_t)blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM;
+    if (TEAM == 32 && row >= rows)
+        return;
+    float x[CHUNKS][8], total = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+        int64_t c = (int64_t)(k * TEAM + lane) * 8, at = row * channels + c;
+        if (c < channels) {
+            load_vec(x[k], residual + at);
+            if (delta) {
+                float d[8];
+                load_vec(d, delta + at);
+                if (m.threshold)
+                    dropout_apply(d, m, (uint64_t)m.samples[row / time],
+                                  (uint64_t)(row % time * channels + c));
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    x[k][i] = to_f32(from_f32<T>(x[k][i] + d[i]));
+                store_vec(sum + at, x[k]);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                total += x[k][i];
+        }
+    }
+    float mu = team_sum<TEAM>(total, scratch[0]) / (float)channels;
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++)
+        if ((int64_t)(k * TEAM + lane) * 8 < channels)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                squares += (x[k][i] - mu) * (x[k][i] - mu);
+    float rs = rsqrtf(team_sum<TEAM>(squares, scratch[1]) / (float)channels + eps);
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+        int64_t c = (int64_t)(k * TEAM + lane) * 8;
+        if (c < channels) {
+            float w[8], b[8];
+            load_vec(w, weight + c);
+            load_vec(b, bias + c);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                b[i] += (x[k][i] - mu) * rs * w[i];
+            store_vec(y + row * channels + c, b);
+        }
+    }
+    if (lane == 0 && mean)
+        mean[row] = mu;
+    if (lane == 0 && rstd)
+        rstd[row] = rs;
+}
+
+/* Any C: one block a row, the sum read back from memory. */
+template <typename T>
+__global__ void layernorm_forward_plain(T *y, T *sum, float *mean, float *rstd, const T *residual,
+                                        const T *delta, const T *weight, const T *bias,
+                                        int64_t time, int64_t channels, float eps, dropout_mask m)
+{
+    __shared__ float scratch[2][32];
+    int64_t row = blockIdx.x, base = row * channels;
+    float total = 0.0f, squares = 0.0f;
+    for (int64_t c = threadIdx.x; c < channels; c += blockDim.x) {
+        float x[1] = {to_f32(residual[base + c])};
+        if (delta) {
+            float d[1] = {to_f32(delta[base + c])};
+            if (m.threshold)
+                dropout_apply(d, m, (uint64_t)m.samples[row / time],
+                              (uint64_t)(row % time * channels + c));
+            sum[base + c] = from_f32<T>(x[0] + d[0]);
+            x[0] = to_f32(sum[base + c]);
+        }
+        total += x[0];
+    }
+    const T *from = delta ? sum : residual; /* each thread reads back what it wrote itself */
+    float mu = block_sum(total, scratch[0]) / (float)channels;
+    for (int64_t c = threadIdx.x; c < channels; c += blockDim.x) {
+        float d = to_f32(from[base + c]) - mu;
+        squares += d * d;
+    }
+    float rs = rsqrtf(block_sum(squares, scratch[1]) / (float)channels + eps);
+    for (int64_t c = threadIdx.x; c < channels; c += blockDim.x)
+        y[base + c] =
+            from_f32<T>((to_f32(from[base + c]) - mu) * rs * to_f32(weight[c]) + to_f32(bias[c]));
+    if (threadIdx.x == 0 && mean)
+        mean[row] = mu;
+    if (threadIdx.x == 0 && rstd)
+        rstd[row] = rs;
+}
+
+/* Picks the smallest team and chunk count that hold a row of `channels`. */
+#define WITH_TEAM(channels, ...)                  \
+    do {                                          \
+        if ((channels) <= 256) {                  \
+            constexpr int TEAM = 32, CHUNKS = 1;  \
+            __VA_ARGS__;                          \
+        } else if ((channels) <= 768) {           \
+            constexpr int TEAM = 32, CHUNKS = 3;  \
+            __VA_ARGS__;                          \
+        } else if ((channels) <= 1024) {          \
+            constexpr int TEAM = 32, CHUNKS = 4;  \
+            __VA_ARGS__;                          \
+        } else if ((channels) <= 2048) {          \
+            constexpr int TEAM = 256, CHUNKS = 1; \
+            __VA_ARGS__;                          \
+        } else if ((channels) <= 4096) {          \
+            constexpr int TEAM = 256, CHUNKS = 2; \
+            __VA_ARGS__;                          \
+        } else {                                  \
+            constexpr int TEAM = 256, CHUNKS = 4; \
+            __VA_ARGS__;                          \
+        }                                         \
+    } while (0)
+
+static bool fits_team(int64_t channels)
+{
+    return channels % 8 == 0 && channels <= 8192;
+}
+
+extern "C" cudaError_t cuda_layernorm_forward(cudaStream_t s, void *y, void *sum, float *mean,
+                                              float *rstd, const void *residual, const void *delta,
+                                              const void *weight, const void *bias, int64_t batch,
+                                              int64_t time, int64_t channels, float eps,
+                                              enum dtype dt, struct dropout dropout)
+{
+    int64_t rows = batch * time;
+    dropout_mask m = dropout_mask_of(dropout);
+    WITH_TYPE(dt, {
+        if (!fits_team(channels))
+            layernorm_forward_plain<T><<<GRID(rows), 256, 0, s>>>(
+                (T *)y, (T *)sum, mean, rstd, (const T *)residual, (const T *)delta,
+                (const T *)weight, (const T *)bias, time, channels, eps, m);
+        else
+            WITH_TEAM(channels, {
+                int64_t blocks = (rows + 256 / TEAM - 1) / (256 / TEAM);
+                layernorm_forward_kernel<T, TEAM, CHUNKS><<<GRID(blocks), 256, 0, s>>>(
+                    (T *)y, (T *)sum, mean, rstd, (const T *)residual, (const T *)delta,
+                    (const T *)weight, (const T *)bias, rows, time, channels, eps, m);
+            });
+    });
+    return cudaGetLastError();
+}
+
+/* With xhat = (x - mean) rstd and g = dy weight:
+ * dx = [dx +] rstd (g - mean_c(g) - xhat mean_c(g xhat)); dweight += dy xhat; dbias += dy.
+ * partials [gridDim, 2, C] fp32 receives each block's dweight and dbias. */
+template <typename T, int TEAM, int CHUNKS>
+__global__ void __launch_bounds__(256)
+    layernorm_backward_kernel(T *dx, T *ddelta, float *partials, const T *dy, const T *x,
+                              const float *mean, const float *rstd, const T *weight, int64_t rows,
+                              int64_t time, int64_t channels, bool accumulate, dropout_mask m)
+{
+    extern __shared__ float shared[]; /* [C] when TEAM is a warp */
+    __shared__ float scratch[2][2][32];
+    constexpr int TEAMS = 256 / TEAM;
+    int lane = threadIdx.x % TEAM, team = threadIdx.x / TEAM, parity = 0;
+    float dw[CHUNKS][8] = {}, db[CHUNKS][8] = {};
+
+    for (int64_t row = (int64_t)blockIdx.x * TEAMS + team; row < rows;
+         row += (int64_t)gridDim.x * TEAMS, parity ^= 1) {
+        vec<T, 8> raw_x[CHUNKS], raw_dy[CHUNKS], raw_w[CHUNKS], raw_dx[CHUNKS];
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) { /* all loads first, so that they overlap */
+            int64_t c = (int64_t)(k * TEAM + lane) * 8, at = row * channels + c;
+            if (c < channels) {
+                raw_dy[k] = *(const vec<T, 8> *)(dy + at);
+                raw_x[k] = *(const vec<T, 8> *)(x + at);
+                raw_w[k] = *(const vec<T, 8> *)(weight + c);
+                if (accumulate)
+                    raw_dx[k] = *(const vec<T, 8> *)(dx + at);
+            }
+        }
+        float mu = mean[row], rs = rstd[row], sum_g = 0.0f, sum_gx = 0.0f;
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++)
+            if ((int64_t)(k * TEAM + lane) * 8 < channels)
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    float d = to_f32(raw_dy[k].v[i]), h = (to_f32(raw_x[k].v[i]) - mu) * rs;
+                    float g = d * to_f32(raw_w[k].v[i]);
+                    sum_g += g;
+                    sum_gx += g * h;
+                    dw[k][i] += d * h;
+                    db[k][i] += d;
+                }
+        sum_g = team_sum<TEAM>(sum_g, scratch[parity][0]) / (float)channels;
+        sum_gx = team_sum<TEAM>(sum_gx, scratch[parity][1]) / (float)channels;
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            int64_t c = (int64_t)(k * TEAM + lane) * 8, at = row * channels + c;
+            if (c < channels) {
+                float out[8];
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    float h = (to_f32(raw_x[k].v[i]) - mu) * rs;
+                    float g = to_f32(raw_dy[k].v[i]) * to_f32(raw_w[k].v[i]);
+                    out[i] = (g - sum_g - h * sum_gx) * rs;
+                    if (accumulate)
+                        out[i] += to_f32(raw_dx[k].v[i]);
+                }
+                store_vec(dx + at, out);
+                if (ddelta) {
+                    if (m.threshold)
+                        dropout_apply(out, m, (uint64_t)m.samples[row / time],
+                                      (uint64_t)(row % time * channels + c));
+                    store_vec(ddelta + at, out);
+                }
+            }
+        }
+    }
+
+    float *mine = partials + (int64_t)blockIdx.x * 2 * channels;
+    if constexpr (TEAM == 256) {
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            int64_t c = (int64_t)(k * TEAM + lane) * 8;
+            if (c < channels)
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    mine[c + i] = dw[k][i], mine[channels + c + i] = db[k][i];
+        }
+    } else {
+        /* Warps add their share to shared memory one after the other: a fixed order. */
+        for (int half = 0; half < 2; half++) {
+            for (int w = 0; w < TEAMS; w++) {
+                if (team == w)
+#pragma unroll
+                    for (int k = 0; k < CHUNKS; k++) {
+                        int64_t c = (int64_t)(k * TEAM + lane) * 8;
+                        if (c < channels)
+#pragma unroll
+                            for (int i = 0; i < 8; i++) {
+                                float v = half ? db[k][i] : dw[k][i];
+                                shared[c + i] = w == 0 ? v : shared[c + i] + v;
+                            }
+                    }
+                __syncthreads();
+            }
+            for (int64_t c = threadIdx.x; c < channels; c += 256)
+                mine[half * channels + c] = shared[c];
+            __syncthreads();
+        }
+    }
+}
+
+/* Any C: one block per row; dweight and dbias by a second pass below. */
+template <typename T>
+__global__ void layernorm_backward_plain(T *dx, T *ddelta, const T *dy, const T *x,
+                                         const float *mean, const float *rstd, const T *weight,
+                                         int64_t time, int64_t channels, bool accumulate,
+                                         dropout_mask m)
+{
+    __shared__ float scratch[2][32];
+    int64_t row = blockIdx.x, base = row * channels;
+    float mu = mean[row], rs = rstd[row], sum_g = 0.0f, sum_gx = 0.0f;
+    for (int64_t c = threadIdx.x; c < channels; c += blockDim.x) {
+        float g = to_f32(dy[base + c]) * to_f32(weight[c]);
+        sum_g += g;
+        sum_gx += g * (to_f32(x[base + c]) - mu) * rs;
+    }
+    sum_g = block_sum(sum_g, scratch[0]) / (float)channels;
+    sum_gx = block_sum(sum_gx, scratch[1]) / (float)channels;
+    for (int64_t c = threadIdx.x; c < channels; c += blockDim.x) {
+        float g = to_f32(dy[base + c]) * to_f32(weight[c]);
+        float out[1] = {(g - sum_g - (to_f32(x[base + c]) - mu) * rs * sum_gx) * rs};
+        if (accumulate)
+            out[0] += to_f32(dx[base + c]);
+        dx[base + c] = from_f32<T>(out[0]);
+        if (ddelta) {
+            if (m.threshold)
+                dropout_apply(out, m, (uint64_t)m.samples[row / time],
+                              (uint64_t)(row % time * channels + c));
+            ddelta[base + c] = from_f32<T>(out[0]);
+        }
+    }
+}
+/* A thread owns a column of a block's strided rows. */
+template <typename T>
+__global__ void layernorm_backward_columns(float *partials, const T *dy, const T *x,
+                                           const float *mean, const float *rstd, int64_t rows,
+                                           int64_t channels)
+{
+    for (int64_t c = threadIdx.x; c < channels; c += blockDim.x) {
+        float dw = 0.0f, db = 0.0f;
+        for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+            float d = to_f32(dy[row * channels + c]);
+            dw += d * (to_f32(x[row * channels + c]) - mean[row]) * rstd[row];
+            db += d;
+        }
+        partials[(int64_t)blockIdx.x * 2 * channels + c] = dw;
+        partials[(int64_t)blockIdx.x * 2 * channels + channels + c] = db;
+    }
+}
+
+extern "C" size_t cuda_layernorm_backward_workspace(int64_t rows, int64_t channels)
+{
+    (void)rows;
+    return (size_t)BACKWARD_BLOCKS * 2 * (size_t)channels * sizeof(float);
+}
+
+extern "C" cudaError_t cuda_layernorm_backward(cudaStream_t s, void *dx, void *ddelta,
+                                               float *dweight, float *dbias, const void *dy,
+                                               const void *x, const float *mean, const float *rstd,
+                                               const void *weight, int64_t batch, int64_t time,
+                                               int64_t channels, bool accumulate, enum dtype dt,
+                                               struct dropout dropout, void *workspace)
+{
+    int64_t rows = batch * time, blocks = rows < BACKWARD_BLOCKS ? rows : (int64_t)BACKWARD_BLOCKS;
+    float *partials = (float *)workspace;
+    dropout_mask m = dropout_mask_of(dropout);
+    WITH_TYPE(dt, {
+        const T *dy_ = (const T *)dy, *x_ = (const T *)x, *w_ = (const T *)weight;
+        if (!fits_team(channels)) {
+            /* Columns first: dx may be dy's buffer. */
+            layernorm_backward_columns<T>
+                <<<GRID(blocks), 256, 0, s>>>(partials, dy_, x_, mean, rstd, rows, channels);
+            layernorm_backward_plain<T><<<GRID(rows), 256, 0, s>>>(
+                (T *)dx, (T *)ddelta, dy_, x_, mean, rstd, w_, time, channels, accumulate, m);
+        } else {
+            WITH_TEAM(channels, {
+                size_t shared = TEAM == 32 ? (size_t)channels * sizeof(float) : 0;
+                layernorm_backward_kernel<T, TEAM, CHUNKS><<<GRID(blocks), 256, shared, s>>>(
+                    (T *)dx, (T *)ddelta, partials, dy_, x_, mean, rstd, w_, rows, time, channels,
+                    accumulate, m);
+            });
+        }
+    });
+    cudaError_t e = cuda_add_partials(s, dweight, partials, blocks, 2 * channels, channels);
+    return e ? e : cuda_add_partials(s, dbias, partials + channels, blocks, 2 * channels, channels);
+}
