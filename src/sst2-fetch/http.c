@@ -3,6 +3,7 @@
 #include "sst2-fetch/http_private.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "base/progress.h"
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -187,6 +188,23 @@ static size_t on_header(char *data, size_t size, size_t n, void *arg)
     return bytes;
 }
 
+/* libcurl's own low-speed limit looks at an average over several seconds, and so comes late. */
+static int on_progress(void *arg, curl_off_t down_total, curl_off_t down, curl_off_t up_total,
+                       curl_off_t up)
+{
+    struct transfer *t = arg;
+    double now = monotonic_seconds();
+    (void)down_total, (void)up_total;
+    if (down + up != t->moved) {
+        t->moved = down + up;
+        t->last_move = now;
+    }
+    /* Before the first byte there is a connection to make, which has its own limit. */
+    double limit = t->stall_timeout_s + (t->moved == 0 ? t->connect_timeout_s : 0);
+    t->stalled = now - t->last_move > limit;
+    return t->stalled;
+}
+
 static void set_protocols(CURL *easy, const char *url)
 {
     /* From https a redirect must not lead to http. */
@@ -259,8 +277,12 @@ enum status transfer_prepare(struct transfer *t, struct http *http, CURL *easy,
     curl_easy_setopt(easy, CURLOPT_MAXREDIRS, 10L);
     set_protocols(easy, request->url);
     curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, lround(c->connect_timeout_s * 1000));
-    curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, lround(fmax(1, c->stall_timeout_s)));
+    t->stall_timeout_s = c->stall_timeout_s;
+    t->connect_timeout_s = c->connect_timeout_s;
+    t->last_move = monotonic_seconds();
+    curl_easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(easy, CURLOPT_XFERINFODATA, t);
     if (c->ca_file)
         curl_easy_setopt(easy, CURLOPT_CAINFO, c->ca_file);
     curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, t->reason);
@@ -382,6 +404,11 @@ enum http_verdict transfer_finish(struct transfer *t, CURLcode code, struct erro
     }
     if (code == CURLE_OK)
         return judge_status(t, e);
+    if (t->stalled) {
+        error_set(e, STATUS_FAILED, "%s: not a byte for %g s", t->request->name,
+                  t->stall_timeout_s);
+        return HTTP_RETRY;
+    }
     const char *why = t->reason[0] ? t->reason : curl_easy_strerror(code);
     error_set(e, STATUS_FAILED, "%s: %s", t->request->name, why);
     return worth_retrying(code) ? HTTP_RETRY : HTTP_FATAL;

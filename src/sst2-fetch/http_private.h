@@ -12,7 +12,10 @@ struct transfer {
     const struct http_sink *sink;
     struct http_response *response;
     struct error sink_error;
-    bool sink_failed;
+    bool sink_failed, stalled;
+    double stall_timeout_s, connect_timeout_s;
+    curl_off_t moved; /* bytes both ways */
+    double last_move; /* monotonic seconds */
     char reason[CURL_ERROR_SIZE];
 };
 

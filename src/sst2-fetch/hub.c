@@ -249,17 +249,22 @@ static enum status write_ready(struct session *s, struct error *e)
 
 static enum status run_session(struct session *s, struct error *e)
 {
-    while (s->total < 0 || s->next_write < page_count(s)) {
+    for (;;) {
         int running;
         TRY(start_pages(s, e));
-        if (curl_multi_perform(s->multi, &running) != CURLM_OK ||
-            curl_multi_poll(s->multi, NULL, 0, s->active > 0 ? 1000 : 50, NULL) != CURLM_OK)
-            return error_set(e, STATUS_FAILED, "hub %s: waiting for answers failed",
-                             s->hub->dataset);
+        if (curl_multi_perform(s->multi, &running) != CURLM_OK)
+            return error_set(e, STATUS_FAILED, "hub %s: the requests failed", s->hub->dataset);
+        int active = s->active;
         TRY(collect_answers(s, e));
         TRY(write_ready(s, e));
+        if (s->total >= 0 && s->next_write >= page_count(s))
+            return STATUS_OK;
+        if (s->active < active) /* there is room for a new request */
+            continue;
+        if (curl_multi_poll(s->multi, NULL, 0, s->active > 0 ? 500 : 50, NULL) != CURLM_OK)
+            return error_set(e, STATUS_FAILED, "hub %s: waiting for answers failed",
+                             s->hub->dataset);
     }
-    return STATUS_OK;
 }
 
 /* --- the beginning that an earlier run left
