@@ -26,7 +26,7 @@ struct gemm_key {
 struct gemm_entry {
     struct gemm_key key;
     dnnl_primitive_t primitive; /* NULL: oneDNN has nothing fast for this shape */
-    dnnl_memory_desc_t a, b, d;
+    dnnl_memory_desc_t a, b, d, scratchpad;
     bool used;
 };
 
@@ -100,10 +100,15 @@ static void entry_build(struct gemm_entry *e, dnnl_engine_t engine)
         dnnl_post_ops_create(&post) == dnnl_success &&
         (!k->accumulate || dnnl_post_ops_append_sum(post, 1.0f) == dnnl_success) &&
         dnnl_primitive_attr_set_post_ops(attr, post) == dnnl_success &&
+        /* oneDNN's own scratchpad belongs to the thread that made the primitive: bring one each */
+        dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success &&
         dnnl_primitive_desc_create(&pd, &desc, attr, engine, NULL) == dnnl_success &&
         dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name) == dnnl_success &&
-        strncmp(name, "ref", 3) != 0 && dnnl_primitive_create(&e->primitive, pd) != dnnl_success)
-        e->primitive = NULL;
+        strncmp(name, "ref", 3) != 0) {
+        e->scratchpad = *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+        if (dnnl_primitive_create(&e->primitive, pd) != dnnl_success)
+            e->primitive = NULL;
+    }
     dnnl_primitive_desc_destroy(pd);
     dnnl_post_ops_destroy(post);
     dnnl_primitive_attr_destroy(attr);
@@ -188,6 +193,8 @@ struct product {
     float *tiles;               /* [threads][tile_m * tile_n] when d is not fp32 */
     struct gemm_entry *entries; /* [2][2] by (last row of tiles, last column), bf16 only */
     dnnl_engine_t engine;
+    char *scratchpads; /* [threads][scratchpad_bytes] for them */
+    size_t scratchpad_bytes;
 };
 
 static bool has_epilogue(const struct gemm *g)
@@ -221,38 +228,38 @@ void gemm_epilogue_row(const struct gemm *g, float *restrict value, int64_t row,
 }
 
 static dnnl_status_t tile_bf16(const struct product *p, const struct gemm_entry *e, const void *a,
-                               const void *b, float *d)
+                               const void *b, float *d, int thread)
 {
+    const dnnl_memory_desc_t *descs[] = {&e->a, &e->b, &e->d, &e->scratchpad};
+    const int names[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
+    void *data[] = {(void *)a, (void *)b, d, p->scratchpads + p->scratchpad_bytes * (size_t)thread};
+    dnnl_exec_arg_t args[4] = {0};
     dnnl_stream_t stream = NULL;
-    dnnl_memory_t ma = NULL, mb = NULL, md = NULL;
     dnnl_status_t st = dnnl_stream_create(&stream, p->engine, dnnl_stream_default_flags);
+    for (int i = 0; i < 4 && st == dnnl_success; i++) {
+        args[i].arg = names[i];
+        st = dnnl_memory_create(&args[i].memory, descs[i], p->engine, data[i]);
+    }
     if (st == dnnl_success)
-        st = dnnl_memory_create(&ma, &e->a, p->engine, (void *)a);
-    if (st == dnnl_success)
-        st = dnnl_memory_create(&mb, &e->b, p->engine, (void *)b);
-    if (st == dnnl_success)
-        st = dnnl_memory_create(&md, &e->d, p->engine, d);
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, ma}, {DNNL_ARG_WEIGHTS, mb}, {DNNL_ARG_DST, md}};
-    if (st == dnnl_success)
-        st = dnnl_primitive_execute(e->primitive, stream, 3, args);
+        st = dnnl_primitive_execute(e->primitive, stream, 4, args);
     if (st == dnnl_success)
         st = dnnl_stream_wait(stream);
-    dnnl_memory_destroy(ma);
-    dnnl_memory_destroy(mb);
-    dnnl_memory_destroy(md);
+    for (int i = 0; i < 4; i++)
+        dnnl_memory_destroy(args[i].memory);
     dnnl_stream_destroy(stream);
     return st;
 }
 
 /* d[rows,cols] (ldd) = or += the tile at (i, j) of the product. */
 static dnnl_status_t tile_multiply(const struct product *p, int64_t i, int64_t j, int64_t rows,
-                                   int64_t cols, float *d, int64_t ldd)
+                                   int64_t cols, float *d, int64_t ldd, int thread)
 {
     const struct gemm *g = &p->g;
     const void *a = element(g->a, g->transpose_a ? i : i * g->lda, g->dt);
     const void *b = element(g->b, g->transpose_b ? j * g->ldb : j, g->dt);
     if (p->entries)
-        return tile_bf16(p, &p->entries[2 * (i + rows == g->m) + (j + cols == g->n)], a, b, d);
+        return tile_bf16(p, &p->entries[2 * (i + rows == g->m) + (j + cols == g->n)], a, b, d,
+                         thread);
     return dnnl_sgemm(g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', rows, cols, g->k,
                       1.0f, a, g->lda, b, g->ldb, g->accumulate ? 1.0f : 0.0f, d, ldd);
 }
@@ -267,10 +274,10 @@ static dnnl_status_t tile_run(const struct product *p, int64_t index, int thread
     const bool direct = g->out_dt == DTYPE_F32;
     const int64_t ldd = direct ? g->ldd : p->grid.tile_n;
     float *d = direct ? (float *)g->d + i * g->ldd + j
-                      : p->tiles + p->grid.tile_m * p->grid.tile_n * thread;
+                      : p->tiles + round_up_i64(p->grid.tile_m * p->grid.tile_n, 16) * thread;
     for (int64_t r = 0; !direct && g->accumulate && r < rows; r++)
         row_to_f32(d + r * ldd, element(g->d, (i + r) * g->ldd + j, g->out_dt), g->out_dt, cols);
-    dnnl_status_t st = tile_multiply(p, i, j, rows, cols, d, ldd);
+    dnnl_status_t st = tile_multiply(p, i, j, rows, cols, d, ldd, thread);
     for (int64_t r = 0; r < rows; r++) {
         float *row = d + r * ldd;
         if (has_epilogue(g))
@@ -306,6 +313,9 @@ static bool find_entries(struct gemm_cache *c, struct product *p, struct gemm_en
         entries[i] = cache_get(c, &key);
         if (!entries[i].primitive)
             return false;
+        const size_t bytes = dnnl_memory_desc_get_size(&entries[i].scratchpad);
+        if (bytes > p->scratchpad_bytes)
+            p->scratchpad_bytes = (bytes + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
     }
     p->entries = entries;
     p->engine = c->engine;
@@ -357,26 +367,27 @@ static void run_tiles(struct stream *s, const struct product *p)
 
 static size_t widened_floats(const struct gemm *g)
 {
-    return (size_t)(round_up_i64(g->m * g->k, 16) + g->k * g->n);
+    return (size_t)(round_up_i64(g->m * g->k, 16) + round_up_i64(g->k * g->n, 16));
 }
 
 /* Operands that oneDNN cannot read fast are widened; tiles get room when d cannot hold fp32. */
 static void multiply(struct stream *s, struct product *p, struct gemm_entry entries[4])
 {
-    struct gemm_cache *cache = s->dev->gemms;
+    const size_t threads = (size_t)omp_get_max_threads();
     const bool widen_first =
-        p->g.dt == DTYPE_F16 || (p->g.dt == DTYPE_BF16 && !find_entries(cache, p, entries));
-    const size_t tiles = p->g.out_dt == DTYPE_F32
-                             ? 0
-                             : (size_t)(p->grid.tile_m * p->grid.tile_n * omp_get_max_threads());
-    const size_t wide = widen_first ? (size_t)round_up_i64((int64_t)widened_floats(&p->g), 16) : 0;
-    if (tiles + wide > 0) {
-        float *scratch = stream_scratch(s, "gemm", (tiles + wide) * sizeof(float));
+        p->g.dt == DTYPE_F16 || (p->g.dt == DTYPE_BF16 && !find_entries(s->dev->gemms, p, entries));
+    const size_t tile = (size_t)round_up_i64(p->grid.tile_m * p->grid.tile_n, 16);
+    const size_t tiles = p->g.out_dt == DTYPE_F32 ? 0 : tile * threads * sizeof(float);
+    const size_t wide = widen_first ? widened_floats(&p->g) * sizeof(float) : 0;
+    const size_t pads = widen_first ? 0 : p->scratchpad_bytes * threads;
+    if (tiles + wide + pads > 0) {
+        char *scratch = stream_scratch(s, "gemm", tiles + wide + pads);
         if (!scratch)
             return;
-        p->tiles = scratch + wide;
+        p->tiles = (float *)scratch;
+        p->scratchpads = scratch + tiles;
         if (widen_first) {
-            widen_operands(p, scratch);
+            widen_operands(p, (float *)(scratch + tiles));
             p->entries = NULL;
         }
     }

@@ -4,11 +4,12 @@
 #include "device/cpu/math.h"
 #include "device/cpu/rows.h"
 
-static float load(const void *p, int64_t i, enum dtype dt)
+static inline float load(const void *p, int64_t i, enum dtype dt)
 {
-    float f;
-    row_to_f32(&f, element(p, i, dt), dt, 1);
-    return f;
+    if (dt == DTYPE_F32)
+        return ((const float *)p)[i];
+    const uint16_t h = ((const uint16_t *)p)[i];
+    return dt == DTYPE_BF16 ? load_bf16(h) : load_f16(h);
 }
 
 static double product(const struct gemm *g, int64_t i, int64_t j)
