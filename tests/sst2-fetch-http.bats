@@ -358,9 +358,11 @@ hub() { run --separate-stderr fetch --source hub --hub-url "$URL/$1" -o out.json
     : >"$LOG"
     hub hub-die
     rm "$SITE/healed"
-    status_is 0 && says 'going on with train at row 500'
+    status_is 0 && says 'going on with train at row'
     is_train out.jsonl
-    [ "$(requests)" -eq 45 ]
+    # Up to four of the five pages may still have been on their way when the sixth failed.
+    row=$(sed -nE 's/.*at row ([1-5]00)$/\1/p' <<<"$stderr")
+    [ "$(requests)" -eq $(((5000 - row) / 100)) ]
 }
 
 @test "hub: answers that do not fit together" {
