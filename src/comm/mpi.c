@@ -104,7 +104,7 @@ static bool finish(const struct mpi_op *op, int slot)
     struct world *w = c->head.world;
     char why[256];
     int rc = MPI_SUCCESS;
-    enum mpi_wait result = mpi_batch_wait(&c->batch[slot], w, w->timeout_ms, &rc);
+    enum mpi_wait result = mpi_batch_wait(&c->batch[slot], w, &c->head, op->call, &rc);
     if (result == MPI_WAIT_DONE) {
         mpi_batch_clear(&c->batch[slot]);
         return true;
@@ -541,7 +541,7 @@ static enum status duplicate_context(struct mpi_comm *c, struct error *e)
     enum mpi_wait result = MPI_WAIT_ERROR;
     if (rc == MPI_SUCCESS) {
         b->count = 1;
-        result = mpi_batch_wait(b, w, w->timeout_ms, &rc);
+        result = mpi_batch_wait(b, w, NULL, 0, &rc);
     }
     if (result == MPI_WAIT_ERROR)
         mpi_error_text(rc, text, sizeof text);

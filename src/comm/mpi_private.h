@@ -24,9 +24,10 @@ int mpi_batch_receive(struct mpi_batch *b, void *buf, size_t bytes, int world_ra
 int mpi_batch_send(struct mpi_batch *b, const void *buf, size_t bytes, int world_rank, int tag,
                    MPI_Comm comm);
 /* Polls until every transfer is complete, the time is over or a rank is known lost. Gives the
- * processor away while waiting, so that more ranks than cores make progress. */
-enum mpi_wait mpi_batch_wait(struct mpi_batch *b, struct world *w, int64_t timeout_ms,
-                             int *mpi_error);
+ * processor away while waiting, so that more ranks than cores make progress. c and call say whose
+ * members must arrive; c NULL: unknown. */
+enum mpi_wait mpi_batch_wait(struct mpi_batch *b, struct world *w, const struct comm *c,
+                             uint64_t call, int *mpi_error);
 /* After MPI_WAIT_LATE or _LOST: missing[peer] for receives that did not complete; missing has one
  * entry a member and is not cleared here. */
 void mpi_batch_missing(const struct mpi_batch *b, bool *missing);

@@ -10,8 +10,11 @@
 #include <time.h>
 
 /* Waiting first gives the processor away without sleeping, which is what short collectives need,
- * then sleeps a little between polls: ranks that share cores must let each other compute. */
-#define YIELD_SECONDS 0.002
+ * then sleeps a little between polls: ranks that share cores must let each other compute. Once
+ * every member is known to be in the call, what is missing is bytes, and moving them through shared
+ * memory takes this rank's polling: no sleep then, for a while. */
+#define YIELD_SECONDS 0.001
+#define TRANSFER_SECONDS 0.5
 #define SLEEP_NS 20000
 #define LOST_PERIOD_SECONDS 0.05
 
@@ -59,10 +62,23 @@ int mpi_batch_send(struct mpi_batch *b, const void *buf, size_t bytes, int world
     return rc;
 }
 
-enum mpi_wait mpi_batch_wait(struct mpi_batch *b, struct world *w, int64_t timeout_ms,
-                             int *mpi_error)
+/* False also when it cannot be known: members on other hosts move bytes without this processor. */
+static bool all_arrived(const struct comm *c, uint64_t call)
 {
-    double start = monotonic_seconds(), looked = start;
+    if (!c)
+        return false;
+    const struct board *board = world_state(c->world)->board;
+    for (int i = 0; i < c->size; i++)
+        if (board_entered(board, c->members[i], c->slot, call) <= 0)
+            return false;
+    return true;
+}
+
+enum mpi_wait mpi_batch_wait(struct mpi_batch *b, struct world *w, const struct comm *c,
+                             uint64_t call, int *mpi_error)
+{
+    double start = monotonic_seconds(), looked = start, awake_until = start + YIELD_SECONDS;
+    bool arrived = false;
     char why[256];
     for (;;) {
         int done = 0;
@@ -72,14 +88,18 @@ enum mpi_wait mpi_batch_wait(struct mpi_batch *b, struct world *w, int64_t timeo
         if (done)
             return MPI_WAIT_DONE;
         double now = monotonic_seconds();
-        if ((now - start) * 1000 > (double)timeout_ms)
+        if ((now - start) * 1000 > (double)w->timeout_ms)
             return MPI_WAIT_LATE;
         if (now - looked > LOST_PERIOD_SECONDS) {
             looked = now;
             if (world_is_broken(w) || world_lost(w, why, sizeof why))
                 return MPI_WAIT_LOST;
         }
-        if (now - start < YIELD_SECONDS)
+        if (!arrived && all_arrived(c, call)) {
+            arrived = true;
+            awake_until = now + TRANSFER_SECONDS;
+        }
+        if (now < awake_until)
             sched_yield();
         else
             nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);

@@ -394,8 +394,7 @@ static void env_child(int rank, int size, const char *port, enum env_fault fault
 {
     char rank_text[16], size_text[16];
     struct world_options o = {.launcher = "env",
-                              .timeout_ms =
-                                  fault == ENV_STALL || fault == ENV_DISAGREE ? 700 : 10000,
+                              .timeout_ms = fault == ENV_DISAGREE ? 3000 : 30000,
                               .env_rank = rank_text,
                               .env_world_size = size_text,
                               .env_master_addr = "127.0.0.1",
@@ -433,6 +432,8 @@ static void env_child(int rank, int size, const char *port, enum env_fault fault
         sleep_ms(1500);
         _exit(0);
     }
+    if (fault == ENV_STALL)
+        w->timeout_ms = 500;
     st = world_barrier(w, &e);
     const char *want = fault == ENV_STALL ? "waiting for rank 2" : "rank 2";
     ok = ok && st == STATUS_DEVICE && strstr(e.message, want);
@@ -509,6 +510,7 @@ static int run_fault(struct world *w, struct device *dev, const struct comm_ops 
     if (ops->create(&c, w, dev, 0, w->rank, "gather", &e) != STATUS_OK)
         world_abort(w, log_error(&e));
     c->ops->all_reduce(c, dev->compute, x, 4, DTYPE_F32, COMM_SUM);
+    w->timeout_ms = 1000; /* from here on: starting up may be slow on a busy machine */
     if (w->rank != 1)
         world_note_step(w, 17);
     if (w->rank == 1 && strcmp(mode, "kill") == 0)
@@ -536,7 +538,7 @@ int main(int argc, char **argv)
     struct device *dev = NULL;
     const struct comm_ops *ops = NULL;
     const char *mode = argc > 1 ? argv[1] : NULL;
-    struct world_options o = from_environment(mode ? 1000 : 60000);
+    struct world_options o = from_environment(60000);
     if (!mode && !o.mpi_launched && !o.env_rank)
         test_env(); /* forks: before any thread exists */
     if (mode)
