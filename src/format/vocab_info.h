@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 struct vocab_info {
-    uint32_t size;        /* ids are below this */
+    uint32_t size;        /* ids are below this; 1 to INT32_MAX */
     uint64_t fingerprint; /* XXH3-64 of the merge list as bpe/ defines it; 0 = ids without a text */
     int64_t eot;          /* id of <|endoftext|>, -1 = none */
 };

@@ -273,7 +273,8 @@ static enum status look(const struct config *c, const struct options *o, struct 
     if (c->list)
         TRY_OUT(show_list(o->positional[0], &out, e));
     else
-        TRY_OUT(show_sample(o->positional[0], (uint64_t)c->sample, c->vocab, &out, &note, e));
+        TRY_OUT(show_sample(o->positional[0], (uint64_t)c->sample, c->vocab,
+                            getenv("SDP_GPT2_SHARE"), &out, &note, e));
     TRY_OUT(output_commit(&out, e));
     if (note.status != STATUS_OK)
         log_info("ids instead of text: %s", note.message);

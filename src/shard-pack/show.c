@@ -113,23 +113,22 @@ out:
 
 /* --- sample ----------------------------------------------------------------------------------- */
 
-/* The merges that come with the program: beside it in a checkout, or where `make install` puts
- * them. */
-static char *default_vocab(void)
+/* The merges that come with the program: in share, beside its folder in a checkout, or where they
+ * are installed. NULL when not found. */
+static char *default_vocab(const char *share)
 {
-    static const char *const places[] = {"share/gpt2/vocab.bpe", "share/sdp-gpt2/gpt2/vocab.bpe"};
+    static const char *const places[] = {"../share/gpt2/vocab.bpe",
+                                         "../share/sdp-gpt2/gpt2/vocab.bpe",
+                                         "../../share/gpt2/vocab.bpe"};
     char exe[4096];
+    if (share && *share)
+        return path_join(share, "gpt2/vocab.bpe");
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     if (n <= 0)
         return NULL;
     exe[n] = '\0';
-    for (int up = 0; up < 2; up++) { /* the file's name, then bin/ */
-        char *slash = strrchr(exe, '/');
-        if (!slash)
-            return NULL;
-        *slash = '\0';
-    }
-    for (size_t i = 0; i < 2; i++) {
+    *strrchr(exe, '/') = '\0';
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         char *path = path_join(exe, places[i]);
         if (path && path_exists(path))
             return path;
@@ -138,14 +137,13 @@ static char *default_vocab(void)
     return NULL;
 }
 
-static enum status load_vocab(struct bpe **bpe, const char *path, const struct vocab_info *want,
-                              const char *dir, struct error *e)
+static enum status load_vocab(struct bpe **bpe, const char *path, const char *share,
+                              const struct vocab_info *want, const char *dir, struct error *e)
 {
-    char *found = path ? strdup(path) : default_vocab();
+    char *found = path ? strdup(path) : default_vocab(share);
     if (!found)
         return error_set(e, STATUS_FAILED,
-                         "the program's own vocabulary was not found; --vocab "
-                         "names one");
+                         "the program's own vocabulary was not found; --vocab names one");
     enum status st = bpe_load(bpe, found, e);
     if (st == STATUS_OK) {
         struct vocab_info have = {bpe_vocab_size(*bpe), bpe_fingerprint(*bpe), bpe_eot(*bpe)};
@@ -163,7 +161,7 @@ static bool append_ids(struct strbuf *text, const uint32_t *ids, uint32_t n)
     return ok && strbuf_puts(text, "]\n");
 }
 
-enum status show_sample(const char *dir, uint64_t number, const char *vocab_path,
+enum status show_sample(const char *dir, uint64_t number, const char *vocab_path, const char *share,
                         struct output *out, struct error *note, struct error *e)
 {
     struct shard_set *s = NULL;
@@ -177,7 +175,7 @@ enum status show_sample(const char *dir, uint64_t number, const char *vocab_path
     if (!ids)
         TRY_OUT(error_memory(e, n * sizeof *ids, "a sample"));
     TRY_OUT(shard_set_get(s, number, (int32_t *)ids, e));
-    st = load_vocab(&bpe, vocab_path, shard_set_vocab(s), dir, note);
+    st = load_vocab(&bpe, vocab_path, share, shard_set_vocab(s), dir, note);
     if (st != STATUS_OK && vocab_path) { /* the one that was asked for must fit */
         *e = *note;
         goto out;
