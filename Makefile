@@ -74,7 +74,7 @@ SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) -lutf8proc $(
 SYS_ckpt-merge := -lutf8proc $(LIBS_base)
 SYS_gpt2-infer := $(CUDA_LIBS) $(LIBS_cpu) -lmicrohttpd -lutf8proc $(LIBS_base) -ldl
 
-.PHONY: all clean install test unit asan check-layers bench test-gpu bench-gpu $(TOOLS)
+.PHONY: gpu-programs all clean install test unit asan check-layers bench test-gpu bench-gpu $(TOOLS)
 .SECONDARY:
 all: $(addprefix $(BIN)/,$(TOOLS))
 $(TOOLS): %: $(BIN)/%
@@ -107,6 +107,14 @@ $(BUILD)/tests/%: tests/unit/%.c $(foreach l,$(LIBS),$(BUILD)/lib$(l).a) $(if $(
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(MPI_CFLAGS) -fopenmp -Itests/unit -o $@ $< $(LDFLAGS_ALL) \
 		-Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) -larchive -lutf8proc $(LIBS_base) -ldl
+
+# Programs of tests/gpu, which need the cuda backend.
+GPU_PROGRAMS := $(patsubst tests/gpu/%.c,$(BUILD)/gpu/%,$(wildcard tests/gpu/*.c))
+$(BUILD)/gpu/%: tests/gpu/%.c $(foreach l,base cpu cuda,$(BUILD)/lib$(l).a)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -Itests/unit -o $@ $< $(LDFLAGS_ALL) \
+		-Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CUDA_LIBS) $(LIBS_cpu) $(LIBS_base) -ldl
+gpu-programs: $(GPU_PROGRAMS)
 
 unit: $(UNIT_TESTS)
 test: all unit
