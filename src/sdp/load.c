@@ -1,0 +1,216 @@
+#include "sdp/load.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Where elements come from: out[n] = elements first.. of tensor number `tensor`, of one kind. */
+struct source {
+    struct sdp_engine *x;
+    enum ckpt_kind kind;
+    uint64_t seed;
+    const struct safetensors *safetensors;
+    struct ckpt *ckpt;
+    enum status (*read)(const struct source *s, int64_t tensor, int64_t first, int64_t n,
+                        float *out, struct error *e);
+};
+
+static float *destination(const struct source *s, int64_t unit)
+{
+    const struct sdp_shard *p = &s->x->shards[unit];
+    return s->kind == CKPT_MASTER ? p->master : s->kind == CKPT_M ? p->m : p->v;
+}
+
+static enum status load_segment(const struct source *s, int64_t unit, const struct sdp_segment *g,
+                                float *piece, struct error *e)
+{
+    struct sdp_engine *x = s->x;
+    const struct sdp_shard *p = &x->shards[unit];
+    for (int64_t done = 0; done < g->count; done += SDP_PIECE_ELEMS) {
+        int64_t n = min_i64(SDP_PIECE_ELEMS, g->count - done);
+        TRY(s->read(s, g->tensor, g->first + done, n, piece, e));
+        x->dev->ops->copy(x->dev, x->streams.compute,
+                          destination(s, unit) + (g->at - p->begin) + done, piece,
+                          (size_t)n * sizeof *piece);
+        TRY(x->dev->ops->stream_sync(x->dev, x->streams.compute, e)); /* piece is used again */
+    }
+    return STATUS_OK;
+}
+
+static enum status load_all(const struct source *s, struct error *e)
+{
+    struct sdp_engine *x = s->x;
+    enum status st = STATUS_OK;
+    for (int64_t u = 0; u < x->layout.units && st == STATUS_OK; u++) {
+        const struct sdp_shard *p = &x->shards[u];
+        struct sdp_segment g;
+        int64_t cursor = 0;
+        while (st == STATUS_OK &&
+               sdp_layout_next(&x->layout, u, p->begin, p->begin + p->elems, &cursor, &g))
+            st = load_segment(s, u, &g, x->piece, e);
+    }
+    return st;
+}
+
+/* Working copies from the masters; everything gathered before is stale. */
+static enum status publish(struct sdp_engine *x, struct error *e)
+{
+    for (int64_t u = 0; u < x->layout.units; u++) {
+        const struct sdp_shard *p = &x->shards[u];
+        if (p->working != p->master)
+            x->dev->ops->cast(x->dev, x->streams.compute, p->working, x->config.dt, p->master,
+                              DTYPE_F32, p->elems);
+    }
+    sdp_units_invalidate(x);
+    return sdp_engine_sync(x, e);
+}
+
+static enum status read_init(const struct source *s, int64_t tensor, int64_t first, int64_t n,
+                             float *out, struct error *e)
+{
+    (void)e;
+    gpt2_init_values(&s->x->tensors, &s->x->config.model, tensor, s->seed, first, n, out);
+    return STATUS_OK;
+}
+
+enum status sdp_load_init(struct sdp_engine *x, uint64_t seed, struct error *e)
+{
+    struct source s = {.x = x, .kind = CKPT_MASTER, .seed = seed, .read = read_init};
+    TRY(load_all(&s, e));
+    return publish(x, e);
+}
+
+static enum status read_safetensors(const struct source *s, int64_t tensor, int64_t first,
+                                    int64_t n, float *out, struct error *e)
+{
+    const struct gpt2_tensor *t = &s->x->tensors.tensors[tensor];
+    const struct safetensor *found = safetensors_find(s->safetensors, t->name);
+    return safetensors_read_f32(s->safetensors, found, first, n, out, e);
+}
+
+static enum status check_safetensors(struct sdp_engine *x, const struct safetensors *s,
+                                     struct error *e)
+{
+    for (int64_t i = 0; i < x->tensors.count; i++) {
+        const struct gpt2_tensor *t = &x->tensors.tensors[i];
+        const struct safetensor *f = safetensors_find(s, t->name);
+        if (!f)
+            return error_set(e, STATUS_DATA, "%s: no tensor \"%s\"", safetensors_file_name(s, 0),
+                             t->name);
+        bool same = f->dims == t->dims && f->shape[0] == t->shape[0] &&
+                    (t->dims < 2 || f->shape[1] == t->shape[1]);
+        if (!same)
+            return error_set(e, STATUS_DATA,
+                             "%s: tensor \"%s\" has %d dimensions, %lld x %lld; the model needs "
+                             "%d, %lld x %lld",
+                             safetensors_file_name(s, f->file), t->name, f->dims,
+                             (long long)f->shape[0], (long long)(f->dims > 1 ? f->shape[1] : 1),
+                             t->dims, (long long)t->shape[0], (long long)t->shape[1]);
+    }
+    return STATUS_OK;
+}
+
+enum status sdp_load_safetensors(struct sdp_engine *x, const struct safetensors *s, struct error *e)
+{
+    struct source source = {
+        .x = x, .kind = CKPT_MASTER, .safetensors = s, .read = read_safetensors};
+    TRY(check_safetensors(x, s, e));
+    TRY(load_all(&source, e));
+    return publish(x, e);
+}
+
+static enum status read_checkpoint(const struct source *s, int64_t tensor, int64_t first, int64_t n,
+                                   float *out, struct error *e)
+{
+    const struct gpt2_tensor *t = &s->x->tensors.tensors[tensor];
+    return ckpt_read(s->ckpt, ckpt_tensor_find(s->ckpt, t->name), s->kind, first, n, out, e);
+}
+
+static enum status check_checkpoint(struct sdp_engine *x, struct ckpt *c, int kinds,
+                                    struct error *e)
+{
+    for (int64_t i = 0; i < x->tensors.count; i++) {
+        const struct gpt2_tensor *t = &x->tensors.tensors[i];
+        const struct ckpt_tensor *f = ckpt_tensor_find(c, t->name);
+        if (!f)
+            return error_set(e, STATUS_DATA, "%s: no tensor \"%s\"", ckpt_path(c), t->name);
+        if (f->elems != t->elems || f->shape[0] != t->shape[0])
+            return error_set(e, STATUS_DATA,
+                             "%s: tensor \"%s\" has %lld elements in rows of another shape; the "
+                             "model needs %lld x %lld",
+                             ckpt_path(c), t->name, (long long)f->elems, (long long)t->shape[0],
+                             (long long)t->shape[1]);
+        for (int k = 0; k < kinds; k++)
+            if (!f->present[k])
+                return error_set(e, STATUS_DATA, "%s: tensor \"%s\" has no \"%s\"", ckpt_path(c),
+                                 t->name, ckpt_kind_names[k]);
+    }
+    return STATUS_OK;
+}
+
+enum status sdp_load_checkpoint(struct sdp_engine *x, struct ckpt *c, bool moments, struct error *e)
+{
+    int kinds = moments ? CKPT_KINDS : 1;
+    TRY(check_checkpoint(x, c, kinds, e));
+    for (int k = 0; k < kinds; k++) {
+        struct source s = {.x = x, .kind = (enum ckpt_kind)k, .ckpt = c, .read = read_checkpoint};
+        TRY(load_all(&s, e));
+    }
+    return publish(x, e);
+}
+
+/* One hash over this rank's masters; the units are hashed in order through a host buffer. */
+static enum status hash_masters(struct sdp_engine *x, uint64_t *hash, struct error *e)
+{
+    struct hash_state *h = hash_new();
+    float *piece = x->piece;
+    enum status st = STATUS_OK;
+    if (!h)
+        return error_memory(e, 64, "a hash");
+    for (int64_t u = 0; u < x->layout.units; u++) {
+        const struct sdp_shard *p = &x->shards[u];
+        for (int64_t at = 0; at < p->elems; at += SDP_PIECE_ELEMS) {
+            size_t bytes = (size_t)min_i64(SDP_PIECE_ELEMS, p->elems - at) * sizeof(float);
+            x->dev->ops->copy(x->dev, x->streams.compute, piece, p->master + at, bytes);
+            TRY_OUT(x->dev->ops->stream_sync(x->dev, x->streams.compute, e));
+            hash_update(h, piece, bytes);
+        }
+    }
+    *hash = hash_digest(h);
+out:
+    hash_free(h);
+    return st;
+}
+
+enum status sdp_load_compare_replicas(struct sdp_engine *x, struct error *e)
+{
+    struct entry {
+        int32_t place, rank;
+        uint64_t hash;
+    } mine = {.place = x->groups.place, .rank = x->world->rank};
+    enum status st = STATUS_OK;
+    if (x->groups.replicas == 1)
+        return STATUS_OK;
+    struct entry *all = calloc((size_t)x->world->size, sizeof *all);
+    if (!all)
+        st = error_memory(e, (size_t)x->world->size * sizeof *all, "the replicas' hashes");
+    else
+        st = hash_masters(x, &mine.hash, e);
+    TRY_OUT(world_agree(x->world, st, e));
+    TRY_OUT(world_all_gather(x->world, &mine, sizeof mine, all, e));
+    for (int a = 0; a < x->world->size; a++)
+        for (int b = a + 1; b < x->world->size; b++)
+            if (all[a].place == all[b].place && all[a].hash != all[b].hash) {
+                st = error_set(e, STATUS_FAILED,
+                               "replicas start from different parameters: rank %d has hash "
+                               "%016llx, rank %d has %016llx",
+                               a, (unsigned long long)all[a].hash, b,
+                               (unsigned long long)all[b].hash);
+                goto out;
+            }
+out:
+    free(all);
+    return st;
+}
