@@ -203,7 +203,7 @@ static void try_fault(struct rank *k, int fault)
     _exit(k->wrong ? 1 : 0);
 }
 
-static int run_rank(int rank, int size, const char *port, int fault)
+static int run_rank(int rank, int size, const char *port, int fault, bool share)
 {
     struct rank k = {0};
     struct error e;
@@ -218,10 +218,20 @@ static int run_rank(int rank, int size, const char *port, int fault)
                               .env_master_port = port};
     snprintf(rank_text, sizeof rank_text, "%d", rank);
     snprintf(size_text, sizeof size_text, "%d", size);
+    for (int i = 0; comm_engines[i]; i++)
+        if (strcmp(comm_engines[i]->name, "nccl") == 0)
+            ops = comm_engines[i];
+    if (share)
+        setenv("NCCL_HOSTID", rank_text, 1);
     if (world_open(&k.w, &o, &e) != STATUS_OK ||
-        device_open(&k.dev, "cuda", k.w->host_rank, &e) != STATUS_OK ||
-        comm_choose("nccl", k.w, k.dev, &ops, &e) != STATUS_OK ||
-        ops->create(&k.c, k.w, k.dev, 0, rank, "all", &e) != STATUS_OK ||
+        device_open(&k.dev, "cuda", share ? 0 : k.w->host_rank, &e) != STATUS_OK) {
+        complain(&k, "opening", e.message);
+        return 1;
+    }
+    enum status usable = ops->usable(k.w, k.dev, &e);
+    if (usable != (share && size > 1 ? STATUS_USAGE : STATUS_OK))
+        complain(&k, "usable", usable == STATUS_OK ? "ranks share a GPU unnoticed" : e.message);
+    if (ops->create(&k.c, k.w, k.dev, 0, rank, "all", &e) != STATUS_OK ||
         k.dev->ops->stream_create(k.dev, &k.s, &e) != STATUS_OK ||
         k.dev->ops->alloc(k.dev, MEMORY_DEVICE, BYTES, &k.device_buf, &e) != STATUS_OK ||
         k.dev->ops->alloc(k.dev, MEMORY_HOST, BYTES, &k.host_buf, &e) != STATUS_OK) {
@@ -270,7 +280,7 @@ static int count_gpus(void)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
-static void run(int size, int fault)
+static void run(int size, int fault, bool share)
 {
     char port[16];
     pid_t pids[MAX_GPUS];
@@ -279,7 +289,7 @@ static void run(int size, int fault)
     for (int r = 0; r < size; r++) {
         pids[r] = fork();
         if (pids[r] == 0)
-            _exit(run_rank(r, size, port, fault));
+            _exit(run_rank(r, size, port, fault, share));
     }
     for (int r = 0; r < size; r++) {
         int status = -1;
@@ -289,20 +299,23 @@ static void run(int size, int fault)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const char *const names[FAULTS] = {
         "collectives between all GPUs",
         "a rank that does not come ends the others' collective with its name",
         "a rank that dies ends the others' collective with its name"};
+    bool share = argc == 3 && strcmp(argv[1], "share") == 0;
     int gpus = count_gpus();
+    if (share && gpus)
+        gpus = atoi(argv[2]) < MAX_GPUS ? atoi(argv[2]) : MAX_GPUS;
     for (int fault = FINE; fault < FAULTS; fault++) {
         CASE(names[fault])
         {
             if (gpus < (fault == FINE ? 1 : 2))
                 SKIP(fault == FINE ? "needs a GPU and NCCL" : "needs two GPUs and NCCL");
             else
-                run(gpus, fault);
+                run(gpus, fault, share);
         }
     }
     return tap_done();
