@@ -70,15 +70,17 @@ bool bpe_alphabet_encode(struct strbuf *out, const char *bytes, size_t n)
 {
     if (!strbuf_reserve(out, 2 * n))
         return false;
+    char *to = out->data + out->length;
     for (size_t i = 0; i < n; i++) {
         uint32_t code = bpe_alphabet_code((uint8_t)bytes[i]);
-        char utf8[2] = {(char)code, 0};
-        if (code >= 0x80) {
-            utf8[0] = (char)(0xC0 | code >> 6);
-            utf8[1] = (char)(0x80 | (code & 0x3F));
+        if (code < 0x80) {
+            *to++ = (char)code;
+        } else {
+            *to++ = (char)(0xC0 | code >> 6);
+            *to++ = (char)(0x80 | (code & 0x3F));
         }
-        if (!strbuf_append(out, utf8, code >= 0x80 ? 2 : 1))
-            return false;
     }
+    *to = '\0';
+    out->length = (size_t)(to - out->data);
     return true;
 }

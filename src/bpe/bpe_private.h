@@ -32,9 +32,10 @@ struct bpe {
     size_t *offset;             /* [size + 1] into blob */
     uint8_t (*short_token)[16]; /* [size]: 15 bytes of text and the length, 255 when longer */
 
-    uint32_t *byte_pair;  /* [256 * 256]: internal number of the merge of two bytes or BPE_NONE */
-    uint64_t *pair_table; /* open addressing: left | right | result, BPE_PAIR_EMPTY when free */
-    uint32_t pair_shift;
+    uint32_t *byte_pair;   /* [256 * 256]: internal number of the merge of two bytes or BPE_NONE */
+    uint64_t *pair_table;  /* open addressing: left | right | result, BPE_PAIR_EMPTY when free */
+    uint64_t *pair_filter; /* a bit for each hash that is in the table, and few others */
+    uint32_t pair_shift, filter_shift;
     size_t pair_mask;
 
     struct unicode_classes classes;
@@ -42,22 +43,27 @@ struct bpe {
 
 #define BPE_PAIR_EMPTY UINT64_MAX
 #define BPE_PAIR_VALUE_BITS 21
+#define BPE_FILTER_FACTOR 8 /* bits of the filter a slot of the table */
 
 static inline uint64_t bpe_pair_key(uint32_t left, uint32_t right)
 {
     return (uint64_t)left << 21 | right;
 }
 
-static inline size_t bpe_pair_slot(const struct bpe *b, uint64_t key)
+static inline uint64_t bpe_pair_hash(uint64_t key)
 {
-    return (size_t)(key * 0x9E3779B97F4A7C15ull >> b->pair_shift);
+    return key * 0x9E3779B97F4A7C15ull;
 }
 
-/* The internal number of the merge of left and right, BPE_NONE when they do not merge. */
+/* The internal number of the merge of left and right, BPE_NONE when they do not merge. Most pairs
+ * do not, and the filter says so from a tenth of the memory that the table takes. */
 static inline uint32_t bpe_pair_find(const struct bpe *b, uint32_t left, uint32_t right)
 {
-    uint64_t key = bpe_pair_key(left, right);
-    for (size_t i = bpe_pair_slot(b, key);; i = (i + 1) & b->pair_mask) {
+    uint64_t key = bpe_pair_key(left, right), hash = bpe_pair_hash(key);
+    size_t bit = (size_t)(hash >> b->filter_shift);
+    if (!(b->pair_filter[bit / 64] >> bit % 64 & 1))
+        return BPE_NONE;
+    for (size_t i = (size_t)(hash >> b->pair_shift);; i = (i + 1) & b->pair_mask) {
         uint64_t entry = b->pair_table[i];
         if (entry >> BPE_PAIR_VALUE_BITS == key)
             return (uint32_t)entry & ((1u << BPE_PAIR_VALUE_BITS) - 1);

@@ -2,9 +2,9 @@
  * merged when it is not there.
  *
  * A piece of at most 15 bytes (nearly all of them) is its own key: 16 bytes, the last one its
- * length, in a direct-mapped table. Pieces up to LONG_BYTES have a second table; still longer ones
- * are merged each time. A collision or a full arena only costs a merge, so nobody can make the
- * cache grow or degrade. */
+ * length, in a two-way table (a bucket is one cache line). Pieces up to LONG_BYTES have a second
+ * table; still longer ones are merged each time. A collision or a full arena only costs a merge, so
+ * nobody can make the cache grow or degrade. */
 #define _GNU_SOURCE /* memmem */
 #include "bpe/bpe_private.h"
 #include "bpe/split.h"
@@ -33,9 +33,12 @@ struct long_entry {
     uint16_t bytes, count; /* bytes is 0 when free */
 };
 
+#define SHORT_TABLE_BYTES (2 * sizeof(struct short_entry) << SHORT_BITS)
+
 struct bpe_state {
     const struct bpe *b;
-    struct short_entry *shorts; /* [1 << SHORT_BITS] */
+    struct short_entry *shorts; /* [1 << SHORT_BITS][2] */
+    void *shorts_memory;        /* what was allocated for it, before alignment */
     struct long_entry *longs;   /* [1 << LONG_BITS] */
     uint32_t *arena;
     size_t arena_used;
@@ -50,12 +53,12 @@ enum status bpe_state_new(struct bpe_state **out, const struct bpe *b, struct er
     *out = NULL;
     if (s) {
         s->b = b;
-        size_t bytes = sizeof *s->shorts << SHORT_BITS;
-        s->shorts = aligned_alloc(64, bytes);
+        /* calloc, not memset: pages that are never used are never touched */
+        s->shorts_memory = calloc(SHORT_TABLE_BYTES + 64, 1);
         s->longs = calloc((size_t)1 << LONG_BITS, sizeof *s->longs);
         s->arena = malloc(ARENA_WORDS * sizeof *s->arena);
-        if (s->shorts && s->longs && s->arena) {
-            memset(s->shorts, 0, bytes);
+        if (s->shorts_memory && s->longs && s->arena) {
+            s->shorts = (void *)(((uintptr_t)s->shorts_memory + 63) & ~(uintptr_t)63);
             *out = s;
             return STATUS_OK;
         }
@@ -68,7 +71,7 @@ void bpe_state_free(struct bpe_state *s)
 {
     if (!s)
         return;
-    free(s->shorts);
+    free(s->shorts_memory);
     free(s->longs);
     free(s->arena);
     free(s);
@@ -108,7 +111,7 @@ enum status token_buffer_reserve(struct token_buffer *t, size_t more, struct err
 static uint32_t arena_take(struct bpe_state *s, size_t words)
 {
     if (s->arena_used + words > ARENA_WORDS) {
-        memset(s->shorts, 0, sizeof *s->shorts << SHORT_BITS);
+        memset(s->shorts, 0, SHORT_TABLE_BYTES);
         memset(s->longs, 0, sizeof *s->longs << LONG_BITS);
         s->arena_used = 0;
     }
@@ -117,10 +120,12 @@ static uint32_t arena_take(struct bpe_state *s, size_t words)
     return (uint32_t)at;
 }
 
-static inline size_t short_slot(uint64_t low, uint64_t high)
+/* The first of the two entries where a piece may be. */
+static inline struct short_entry *short_bucket(const struct bpe_state *s, uint64_t low,
+                                               uint64_t high)
 {
-    return (size_t)((low ^ high * 0x9E3779B97F4A7C15ull) * 0xD6E8FEB86659FD93ull >>
-                    (64 - SHORT_BITS));
+    return s->shorts +
+           2 * ((low ^ high * 0x9E3779B97F4A7C15ull) * 0xD6E8FEB86659FD93ull >> (64 - SHORT_BITS));
 }
 
 /* Merge a piece of 1 to LONG_BYTES bytes into s->merged, as external ids. */
@@ -129,31 +134,6 @@ static size_t merge_piece(struct bpe_state *s, const char *text, size_t n)
     size_t count = bpe_merge_window(s->b, &s->window, text, n, s->merged);
     for (size_t i = 0; i < count; i++)
         s->merged[i] = s->b->external[s->merged[i]];
-    return count;
-}
-
-/* The slow half of a short piece: its ids are in the arena, or it is not cached. */
-static __attribute__((noinline)) size_t short_miss(struct bpe_state *s, const char *text, size_t n,
-                                                   uint64_t low, uint64_t high, uint32_t *out)
-{
-    struct short_entry *entry = &s->shorts[short_slot(low, high)];
-    if (entry->low == low && entry->high == high) {
-        memcpy(out, s->arena + entry->id[0], entry->id[1] * sizeof *out);
-        return entry->id[1];
-    }
-    size_t count = merge_piece(s, text, n);
-    struct short_entry made = {low, high, {0}};
-    if (count <= INLINE_IDS) {
-        memcpy(made.id, s->merged, count * sizeof *made.id);
-        made.id[3] |= (uint32_t)count << 24;
-    } else {
-        made.id[0] = arena_take(s, count);
-        made.id[1] = (uint32_t)count;
-        made.id[3] = IN_ARENA << 24;
-        memcpy(s->arena + made.id[0], s->merged, count * sizeof *s->merged);
-    }
-    *entry = made;
-    memcpy(out, s->merged, count * sizeof *out);
     return count;
 }
 
@@ -213,11 +193,24 @@ static const uint64_t high_mask[16] = {0,
                                        0xFFFFFFFFFFFF,
                                        0xFFFFFFFFFFFFFF};
 
-/* A piece of n <= SHORT_BYTES bytes to `to`, where INLINE_IDS and SHORT_BYTES ids have room; `end`
- * is the end of the text, which the 16 bytes that are read may not pass. Returns how many ids. */
-static inline size_t short_piece(struct bpe_state *s, const char *text, size_t n, const char *end,
-                                 uint32_t *to)
+/* A piece that was split off, with what its lookup needs: keys are made for many pieces before the
+ * first of them is looked up, so that the cache lines of their buckets arrive meanwhile. */
+struct piece {
+    const char *text;
+    size_t n;
+    uint64_t low, high; /* the key, when n <= SHORT_BYTES */
+};
+
+#define GROUP_PIECES 128
+
+/* `end` is the end of the text, which the 16 bytes that are read may not pass. */
+static inline void piece_init(const struct bpe_state *s, struct piece *p, const char *text,
+                              size_t n, const char *end)
 {
+    p->text = text;
+    p->n = n;
+    if (__builtin_expect(n > SHORT_BYTES, 0))
+        return;
     uint64_t low, high;
     if (__builtin_expect(end - text >= 16, 1)) {
         low = bpe_load64(text);
@@ -228,60 +221,106 @@ static inline size_t short_piece(struct bpe_state *s, const char *text, size_t n
         low = bpe_load64(copy);
         high = bpe_load64(copy + 8);
     }
-    low &= low_mask[n];
-    high = (high & high_mask[n]) | (uint64_t)n << 56;
-    const struct short_entry *entry = &s->shorts[short_slot(low, high)];
+    p->low = low & low_mask[n];
+    p->high = (high & high_mask[n]) | (uint64_t)n << 56;
+    __builtin_prefetch(short_bucket(s, p->low, p->high));
+}
+
+/* The slow half of a short piece: its ids are in the arena, or it is not cached. */
+static __attribute__((noinline)) size_t short_miss(struct bpe_state *s, const struct piece *p,
+                                                   uint32_t *out)
+{
+    struct short_entry *bucket = short_bucket(s, p->low, p->high);
+    for (int way = 0; way < 2; way++) {
+        const struct short_entry *have = bucket + way;
+        if (have->low == p->low && have->high == p->high) {
+            memcpy(out, s->arena + have->id[0], have->id[1] * sizeof *out);
+            return have->id[1];
+        }
+    }
+    size_t count = merge_piece(s, p->text, p->n);
+    struct short_entry made = {p->low, p->high, {0}};
+    if (count <= INLINE_IDS) {
+        memcpy(made.id, s->merged, count * sizeof *made.id);
+        made.id[3] |= (uint32_t)count << 24;
+    } else {
+        made.id[0] = arena_take(s, count);
+        made.id[1] = (uint32_t)count;
+        made.id[3] = IN_ARENA << 24;
+        memcpy(s->arena + made.id[0], s->merged, count * sizeof *s->merged);
+    }
+    bucket[1] = bucket[0]; /* the older one leaves */
+    bucket[0] = made;
+    memcpy(out, s->merged, count * sizeof *out);
+    return count;
+}
+
+/* A short piece to `to`, where SHORT_BYTES ids have room. Returns how many ids. */
+static inline size_t short_piece(struct bpe_state *s, const struct piece *p, uint32_t *to)
+{
+    const struct short_entry *bucket = short_bucket(s, p->low, p->high);
+    bool first = (bucket[0].low == p->low) & (bucket[0].high == p->high);
+    bool second = (bucket[1].low == p->low) & (bucket[1].high == p->high);
+    const struct short_entry *entry = bucket + second;
     uint32_t count = entry->id[3] >> 24;
-    if (__builtin_expect(entry->low == low && entry->high == high && count != IN_ARENA, 1)) {
+    if (__builtin_expect((first | second) & (count != IN_ARENA), 1)) {
         for (unsigned i = 0; i < INLINE_IDS; i++)
             to[i] = entry->id[i] & ID_MASK;
         return count;
     }
-    return short_miss(s, text, n, low, high, to);
+    return short_miss(s, p, to);
+}
+
+static enum status encode_group(struct bpe_state *s, const struct piece *pieces, size_t count,
+                                struct token_buffer *out, struct error *e)
+{
+    TRY(token_buffer_reserve(out, (count + 1) * SHORT_BYTES, e));
+    uint32_t *to = out->ids + out->length;
+    size_t longest = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (__builtin_expect(pieces[i].n <= SHORT_BYTES, 1)) {
+            longest = pieces[i].n > longest ? pieces[i].n : longest;
+            to += short_piece(s, &pieces[i], to);
+            continue;
+        }
+        out->length = (size_t)(to - out->ids);
+        TRY(long_piece(s, pieces[i].text, pieces[i].n, out, e));
+        TRY(token_buffer_reserve(out, (count - i) * SHORT_BYTES, e));
+        to = out->ids + out->length;
+    }
+    out->length = (size_t)(to - out->ids);
+    if (longest > s->stats.longest_piece_bytes)
+        s->stats.longest_piece_bytes = longest;
+    return STATUS_OK;
 }
 
 static enum status encode_plain(struct bpe_state *s, const char *text, size_t bytes,
                                 struct token_buffer *out, struct error *e)
 {
     struct split_state split;
+    struct piece pieces[GROUP_PIECES + 1];
     const char *piece = text, *end = text + bytes;
-    size_t longest = 0;
+    size_t count = 0;
+    if (bytes == 0)
+        return STATUS_OK;
     split_init(&split, &s->b->classes, text, bytes);
     while (split.at < bytes) {
         const char *block = text + split.at;
         uint64_t begins = split_next(&split);
         if (block == text)
-            begins &= ~1ull;
-        /* Pieces that end in this block: 64 bytes and what a short one had before it. */
-        TRY(token_buffer_reserve(out, 64 + 2 * SHORT_BYTES, e));
-        uint32_t *to = out->ids + out->length;
+            begins &= ~1ull; /* nothing ends where the text begins */
         for (; begins; begins &= begins - 1) {
             const char *next = block + __builtin_ctzll(begins);
-            size_t n = (size_t)(next - piece);
-            if (__builtin_expect(n <= SHORT_BYTES, 1)) {
-                longest = n > longest ? n : longest;
-                to += short_piece(s, piece, n, end, to);
-            } else {
-                out->length = (size_t)(to - out->ids);
-                TRY(long_piece(s, piece, n, out, e));
-                TRY(token_buffer_reserve(out, 64 + 2 * SHORT_BYTES, e));
-                to = out->ids + out->length;
-            }
+            piece_init(s, &pieces[count++], piece, (size_t)(next - piece), end);
             piece = next;
         }
-        out->length = (size_t)(to - out->ids);
+        if (count > GROUP_PIECES - 64) {
+            TRY(encode_group(s, pieces, count, out, e));
+            count = 0;
+        }
     }
-    size_t n = (size_t)(end - piece);
-    if (n > SHORT_BYTES) {
-        TRY(long_piece(s, piece, n, out, e));
-    } else if (n > 0) {
-        longest = n > longest ? n : longest;
-        TRY(token_buffer_reserve(out, 2 * SHORT_BYTES, e));
-        out->length += short_piece(s, piece, n, end, out->ids + out->length);
-    }
-    if (longest > s->stats.longest_piece_bytes)
-        s->stats.longest_piece_bytes = longest;
-    return STATUS_OK;
+    piece_init(s, &pieces[count++], piece, (size_t)(end - piece), end);
+    return encode_group(s, pieces, count, out, e);
 }
 
 enum status bpe_encode(struct bpe_state *s, const char *text, size_t bytes, bool allow_special,

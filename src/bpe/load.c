@@ -78,18 +78,22 @@ static enum status build_pairs(struct bpe *b, struct error *e)
         slots *= 2;
     b->pair_mask = slots - 1;
     b->pair_shift = 64 - (uint32_t)__builtin_ctzll(slots);
+    b->filter_shift = b->pair_shift - (uint32_t)__builtin_ctz(BPE_FILTER_FACTOR);
     b->pair_table = malloc(slots * sizeof *b->pair_table);
+    b->pair_filter = calloc(slots * BPE_FILTER_FACTOR / 64, sizeof *b->pair_filter);
     b->byte_pair = malloc(65536 * sizeof *b->byte_pair);
-    if (!b->pair_table || !b->byte_pair)
+    if (!b->pair_table || !b->pair_filter || !b->byte_pair)
         return error_memory(e, slots * 8 + 65536 * 4, "the merge table");
     memset(b->pair_table, 0xFF, slots * sizeof *b->pair_table);
     memset(b->byte_pair, 0xFF, 65536 * sizeof *b->byte_pair);
     for (uint32_t k = 0; k < b->merges; k++) {
         uint32_t left = b->pairs[2 * k], right = b->pairs[2 * k + 1];
         uint64_t key = bpe_pair_key(left, right);
-        size_t i = bpe_pair_slot(b, key);
+        uint64_t hash = bpe_pair_hash(key);
+        size_t bit = (size_t)(hash >> b->filter_shift), i = (size_t)(hash >> b->pair_shift);
         while (b->pair_table[i] != BPE_PAIR_EMPTY)
             i = (i + 1) & b->pair_mask;
+        b->pair_filter[bit / 64] |= 1ull << bit % 64;
         b->pair_table[i] = key << BPE_PAIR_VALUE_BITS | (256 + k);
         if (left < 256 && right < 256)
             b->byte_pair[left << 8 | right] = 256 + k;
@@ -282,6 +286,7 @@ void bpe_free(struct bpe *b)
     free(b->short_token);
     free(b->byte_pair);
     free(b->pair_table);
+    free(b->pair_filter);
     free(b);
 }
 

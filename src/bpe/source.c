@@ -9,8 +9,8 @@ enum status bpe_source_init(struct bpe_source *s, const char *name, struct error
 {
     memset(s, 0, sizeof *s);
     s->name = name;
-    s->capacity = 1024;
-    s->slot_mask = 4096 - 1;
+    s->capacity = 16384; /* a quarter of GPT-2's */
+    s->slot_mask = 65536 - 1;
     s->offset = malloc((s->capacity + 1) * sizeof *s->offset);
     s->pairs = malloc(2 * s->capacity * sizeof *s->pairs);
     s->slots = malloc((s->slot_mask + 1) * sizeof *s->slots);
@@ -64,8 +64,8 @@ uint32_t bpe_source_find(const struct bpe_source *s, const char *bytes, size_t n
 
 static enum status grow(struct bpe_source *s, struct error *e)
 {
-    uint32_t capacity = 2 * s->capacity;
-    size_t slots = 2 * (s->slot_mask + 1);
+    uint32_t capacity = 4 * s->capacity;
+    size_t slots = 4 * (s->slot_mask + 1);
     size_t *offset = realloc(s->offset, (capacity + 1) * sizeof *offset);
     s->offset = offset ? offset : s->offset;
     uint32_t *pairs = realloc(s->pairs, 2 * (size_t)capacity * sizeof *pairs);
