@@ -1,6 +1,7 @@
 # make                 the six executables in bin/ (CUDA and NCCL when nvcc is found; CUDA=0 leaves them out)
 # make test            unit and bats tests            make asan           the same under ASan+UBSan
 # make install PREFIX=/usr/local                      make check-layers   includes follow the layers
+# make fuzz            random input to the parsers, FUZZ_SECONDS=60 each
 # make bench           a table of speed and memory    make test-gpu       tests that need an NVIDIA GPU
 #
 # BUILD=DIR and BIN=DIR put objects and executables elsewhere; MARCH=x86-64-v3 builds for other machines.
@@ -12,6 +13,7 @@ MARCH ?= native
 OPT ?= -O3
 WERROR ?= -Werror
 SANITIZE ?=
+FUZZ_SECONDS ?= 60
 NVCC ?= $(shell command -v nvcc 2>/dev/null || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 CUDA ?= $(if $(NVCC),1,0)
 CUDA_ARCHS ?= 80 90
@@ -74,7 +76,7 @@ SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) -lutf8proc $(
 SYS_ckpt-merge := -lutf8proc $(LIBS_base)
 SYS_gpt2-infer := $(CUDA_LIBS) $(LIBS_cpu) -lmicrohttpd -lutf8proc $(LIBS_base) -ldl
 
-.PHONY: gpu-programs all clean install test unit asan check-layers bench test-gpu bench-gpu $(TOOLS)
+.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench test-gpu bench-gpu $(TOOLS)
 .SECONDARY:
 all: $(addprefix $(BIN)/,$(TOOLS))
 $(TOOLS): %: $(BIN)/%
@@ -130,6 +132,8 @@ test-gpu: all unit
 	tests/gpu/run.sh
 bench-gpu: all
 	tests/gpu/bench_train.sh
+fuzz: # every target of tests/fuzz with the sanitizers, FUZZ_SECONDS each
+	tests/fuzz/run.sh $(FUZZ_SECONDS)
 clean:
 	rm -rf $(BUILD) $(BUILD)-asan $(BIN)
 

@@ -8,14 +8,19 @@
 #define JSON_LIMIT ((uint64_t)16 << 20)
 #define EXTRA_LIMIT ((uint64_t)1 << 40) /* of blocks passed over, which are not kept in memory */
 
+/* Memory that grows to the largest block met. */
+struct room {
+    void *p;
+    size_t bytes;
+};
+
 struct token_reader {
     struct container_reader container;
     struct container_block block; /* announced and not yet read, when pending */
     struct vocab_info vocab;
     char *provenance;
-    void *data;     /* TOKEN_STREAM_BLOCK_BYTES */
-    uint32_t *ends; /* TOKEN_STREAM_BLOCK_BYTES */
-    uint32_t *wide; /* for token_reader_next with 16-bit ids, allocated when first needed */
+    struct room data, ends; /* of the current block */
+    struct room wide;       /* for token_reader_next with 16-bit ids */
     uint32_t id_bytes;
     bool pending, at_end;
     bool document_open; /* the last block left a document unfinished */
@@ -24,6 +29,17 @@ struct token_reader {
     struct token_block current;
     uint32_t next_id, next_end;
 };
+
+/* The contents are lost when it grows. bytes is at most 2 * TOKEN_STREAM_BLOCK_BYTES. */
+static enum status reserve(struct room *room, size_t bytes, struct error *e)
+{
+    if (bytes <= room->bytes && room->p)
+        return STATUS_OK;
+    free(room->p);
+    room->bytes = bytes < 4096 ? 4096 : bytes;
+    room->p = malloc(room->bytes);
+    return room->p ? STATUS_OK : error_memory(e, room->bytes, "a block of tokens");
+}
 
 static const char *name_of(const struct token_reader *r)
 {
@@ -135,10 +151,6 @@ enum status token_reader_open(struct token_reader **out_r, struct input *in, str
         TRY_OUT(error_set(e, STATUS_DATA, "%s: token ids of type %s, expected u16 or u32", in->name,
                           dtype_name(r->container.header.dtype)));
     r->id_bytes = (uint32_t)dtype_bytes(r->container.header.dtype);
-    r->data = malloc(TOKEN_STREAM_BLOCK_BYTES);
-    r->ends = malloc(TOKEN_STREAM_BLOCK_BYTES);
-    if (!r->data || !r->ends)
-        TRY_OUT(error_memory(e, 2ull * TOKEN_STREAM_BLOCK_BYTES, "a block of tokens"));
     TRY_OUT(read_preamble(r, e));
     *out_r = r;
     r = NULL;
@@ -185,17 +197,19 @@ enum status token_reader_block(struct token_reader *r, struct token_block *b, st
         return unexpected(r, "DOCS", e);
     TRY(check_size(r, TOKEN_STREAM_BLOCK_BYTES, 4, e));
     b->documents = (uint32_t)(r->block.payload_bytes / 4);
-    TRY(read_into(r, r->ends, e));
+    TRY(reserve(&r->ends, r->block.payload_bytes, e));
+    TRY(read_into(r, r->ends.p, e));
     TRY(advance(r, e));
     if (!r->pending || strcmp(r->block.tag, "DATA") != 0)
         return unexpected(r, "DATA", e);
     TRY(check_size(r, TOKEN_STREAM_BLOCK_BYTES, r->id_bytes, e));
     b->n = (uint32_t)(r->block.payload_bytes / r->id_bytes);
-    TRY(read_into(r, r->data, e));
-    token_swap(r->ends, b->documents, 4);
-    token_swap(r->data, b->n, r->id_bytes);
-    b->ids = r->data;
-    b->ends = r->ends;
+    TRY(reserve(&r->data, r->block.payload_bytes, e));
+    TRY(read_into(r, r->data.p, e));
+    token_swap(r->ends.p, b->documents, 4);
+    token_swap(r->data.p, b->n, r->id_bytes);
+    b->ids = r->data.p;
+    b->ends = r->ends.p;
     TRY(check_block(r, b, e));
     r->tokens += b->n;
     return advance(r, e); /* so that a damaged end is known before the last ids are used */
@@ -206,11 +220,8 @@ static enum status widen(struct token_reader *r, struct error *e)
 {
     if (r->id_bytes == 4)
         return STATUS_OK;
-    if (!r->wide)
-        r->wide = malloc(TOKEN_STREAM_BLOCK_BYTES / 2 * sizeof *r->wide);
-    if (!r->wide)
-        return error_memory(e, TOKEN_STREAM_BLOCK_BYTES / 2 * sizeof *r->wide, "a block of tokens");
-    token_convert(r->wide, 4, r->data, 2, r->current.n);
+    TRY(reserve(&r->wide, r->current.n * sizeof(uint32_t), e));
+    token_convert(r->wide.p, 4, r->data.p, 2, r->current.n);
     return STATUS_OK;
 }
 
@@ -228,7 +239,7 @@ enum status token_reader_next(struct token_reader *r, const uint32_t **ids, size
             return STATUS_OK;
         TRY(widen(r, e));
     }
-    *ids = (r->id_bytes == 2 ? r->wide : (const uint32_t *)r->data) + r->next_id;
+    *ids = (const uint32_t *)(r->id_bytes == 2 ? r->wide.p : r->data.p) + r->next_id;
     *document_end = r->next_end < b->documents;
     *n = *document_end ? b->ends[r->next_end++] : b->n - r->next_id;
     r->next_id += (uint32_t)*n;
@@ -256,8 +267,8 @@ void token_reader_free(struct token_reader *r)
         return;
     container_reader_release(&r->container);
     free(r->provenance);
-    free(r->data);
-    free(r->ends);
-    free(r->wide);
+    free(r->data.p);
+    free(r->ends.p);
+    free(r->wide.p);
     free(r);
 }
