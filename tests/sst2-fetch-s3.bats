@@ -100,6 +100,31 @@ END
     status_is 0
 }
 
+@test "s3: credentials that a container or an instance hands out" {
+    export AWS_REGION=eu-test-1
+    export AWS_CONTAINER_CREDENTIALS_FULL_URI=$URL/creds
+    AWS_CONTAINER_AUTHORIZATION_TOKEN='let me in' try s3://data/train.tsv
+    status_is 0
+    is_train out.jsonl
+    echo 'let me in' >token
+    AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=token try s3://data/train.tsv --refresh
+    status_is 0
+    says_no_secret
+    try s3://data/train.tsv
+    status_is 1 && says "the container's credentials" && says 403
+    AWS_CONTAINER_CREDENTIALS_FULL_URI=http://example.com/creds try s3://data/train.tsv
+    status_is 2 && says 'neither https nor on this machine'
+    unset AWS_CONTAINER_CREDENTIALS_FULL_URI
+    export AWS_EC2_METADATA_SERVICE_ENDPOINT=$URL
+    try s3://data/train.tsv --refresh
+    status_is 0
+    AWS_EC2_METADATA_DISABLED=true try s3://data/train.tsv --cache=0
+    status_is 1 && says 'AccessDenied'
+    # An instance without a role: unsigned, which public objects allow.
+    AWS_EC2_METADATA_SERVICE_ENDPOINT=$URL/nothing try s3://public/train.tsv
+    status_is 0
+}
+
 @test "s3: wrong secret, wrong region, no credentials, missing key: said plainly" {
     as_user
     AWS_SECRET_ACCESS_KEY=FEMIx try s3://data/train.tsv

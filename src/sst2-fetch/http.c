@@ -283,6 +283,8 @@ enum status transfer_prepare(struct transfer *t, struct http *http, CURL *easy,
     curl_easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, on_progress);
     curl_easy_setopt(easy, CURLOPT_XFERINFODATA, t);
+    if (c->no_proxy)
+        curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
     if (c->ca_file)
         curl_easy_setopt(easy, CURLOPT_CAINFO, c->ca_file);
     curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, t->reason);

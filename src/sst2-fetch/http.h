@@ -20,6 +20,7 @@ struct http_config {
     int retries;            /* of one request, without progress in between */
     double retry_delay_s;   /* before the first retry; doubles, at most 30 s */
     const char *ca_file;    /* PEM; NULL: the system's */
+    bool no_proxy;          /* whatever the environment says */
 };
 
 struct http; /* opaque; keeps connections open between requests */

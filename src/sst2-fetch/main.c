@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* One of the files to write. An s3:// target is written to an unnamed file first. */
 struct target {
@@ -34,6 +35,11 @@ static const char *first_set(const char *a, const char *b)
     return value && *value ? value : getenv(b);
 }
 
+static bool is_true(const char *value)
+{
+    return value && (strcasecmp(value, "true") == 0 || strcmp(value, "1") == 0);
+}
+
 static void read_environment(struct environment *env)
 {
     *env = (struct environment){
@@ -52,6 +58,12 @@ static void read_environment(struct environment *env)
                 .endpoint_url = first_set("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
                 .credentials_file = getenv("AWS_SHARED_CREDENTIALS_FILE"),
                 .config_file = getenv("AWS_CONFIG_FILE"),
+                .container_relative_uri = getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+                .container_full_uri = getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+                .container_token = getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN"),
+                .container_token_file = getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+                .metadata_endpoint = getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT"),
+                .metadata_disabled = is_true(getenv("AWS_EC2_METADATA_DISABLED")),
             },
     };
 }
@@ -177,10 +189,13 @@ static enum status open_network(struct run *r, const struct environment *env, st
         .hub_token = env->hub_token && *env->hub_token ? env->hub_token : NULL,
         .hub_parallel = (int)c->parallel,
     };
-    if (is_s3(c->source) || is_s3(c->output))
-        TRY(s3_configure(&r->s3, &s->s3, e));
     if (c->offline && is_s3(c->output))
         return error_set(e, STATUS_USAGE, "--offline does not go with -o %s", c->output);
+    if (is_s3(c->source) || is_s3(c->output)) {
+        TRY(s3_configure(&r->s3, &s->s3, e));
+        if (!c->offline)
+            TRY(s3_ask_machine(&r->s3, &s->s3, e));
+    }
     return http_create(&r->remote.http, &http, e);
 }
 

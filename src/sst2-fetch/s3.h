@@ -12,6 +12,12 @@ struct s3_environment {
     const char *endpoint_url;     /* --endpoint-url, else AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL */
     const char *credentials_file; /* AWS_SHARED_CREDENTIALS_FILE, else ~/.aws/credentials */
     const char *config_file;      /* AWS_CONFIG_FILE, else ~/.aws/config */
+    /* AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, _FULL_URI, AWS_CONTAINER_AUTHORIZATION_TOKEN,
+     * _TOKEN_FILE */
+    const char *container_relative_uri, *container_full_uri;
+    const char *container_token, *container_token_file;
+    const char *metadata_endpoint; /* AWS_EC2_METADATA_SERVICE_ENDPOINT */
+    bool metadata_disabled;        /* AWS_EC2_METADATA_DISABLED */
 };
 
 struct s3 {
@@ -24,6 +30,9 @@ struct s3 {
  * objects). A profile that is named but missing is. */
 enum status s3_configure(struct s3 *s3, const struct s3_environment *env,
                          struct error *e) MUST_CHECK;
+/* When there are no credentials yet: those that the container or the EC2 instance hands out. */
+enum status s3_ask_machine(struct s3 *s3, const struct s3_environment *env,
+                           struct error *e) MUST_CHECK;
 void s3_release(struct s3 *s3);
 
 /* "s3://bucket/key" and a query ("uploads=", sorted and encoded; NULL for none) as an https URL,

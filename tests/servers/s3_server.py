@@ -4,7 +4,8 @@
   s3_server.py FOLDER PORTFILE LOGFILE
 
 Objects are the files FOLDER/BUCKET/KEY. The one account is AKIDEXAMPLE with the secret below and, when a session
-token is sent, the token "the+token/=="; region eu-test-1. Bucket "public" needs no signature; "elsewhere" answers 301 with
+token is sent, the token "the+token/=="; region eu-test-1. /creds hands it out to containers that send "Authorization:
+let me in", /latest/... to instances, as their metadata service does. Bucket "public" needs no signature; "elsewhere" answers 301 with
 another region; keys that contain "flaky" answer 503 to the first request of each kind; uploads to a key that
 contains "refuse" fail at the second part.
 """
@@ -12,6 +13,7 @@ import collections
 import hashlib
 import hmac
 import http.server
+import json
 import os
 import re
 import sys
@@ -93,6 +95,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
         self.name = urllib.parse.unquote(url.path).lstrip("/")
         bucket = self.name.split("/")[0]
+        if bucket in ("creds", "latest"):
+            return self.hand_out()
         with lock, open(LOGFILE, "a") as log:
             log.write(f"{self.command} {self.path} {self.headers.get('Range', '')} {len(body)}\n")
         if bucket == "elsewhere":
@@ -107,6 +111,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if seen[self.command, self.path] == 1:
                 return self.refuse(503, "SlowDown")
         getattr(self, "on_" + self.command)(os.path.join(FOLDER, self.name), body)
+
+    def hand_out(self):
+        keys = json.dumps({"AccessKeyId": KEY, "SecretAccessKey": SECRET, "Token": TOKEN}).encode()
+        role = "latest/meta-data/iam/security-credentials/"
+        if self.name == "creds":
+            good = self.headers.get("Authorization") == "let me in"
+            return self.answer(200, keys) if good else self.answer(403, b"{}")
+        if self.name == "latest/api/token" and self.command == "PUT":
+            good = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds")
+            return self.answer(200, b"t0") if good else self.answer(400)
+        if self.headers.get("X-aws-ec2-metadata-token") != "t0":
+            return self.answer(401)
+        answers = {role: b"trainer", role + "trainer": keys}
+        self.answer(200 if self.name in answers else 404, answers.get(self.name, b""))
 
     do_GET = do_PUT = do_POST = do_DELETE = handle_any
 
