@@ -287,6 +287,21 @@ try() { run --separate-stderr fetch --source "$URL/$1" -o out.jsonl "${@:2}"; }
     [ "$(requests)" -eq 2 ]
 }
 
+@test "a cache that cannot be written is done without, with a word" {
+    try file/train.tsv --cache-dir /proc/nowhere
+    status_is 0 && says '/proc/nowhere' && says 'not kept'
+    is_train out.jsonl
+}
+
+@test "a full disk: said plainly, nothing half-written" {
+    run --separate-stderr bash -c "ulimit -f 100; trap '' XFSZ; timeout 60 sst2-fetch --quiet --source $URL/file/train.tsv -o out.jsonl"
+    status_is 1 && says '.part' && says 'File too large'
+    [ ! -e out.jsonl ]
+    try file/train.tsv
+    status_is 0
+    is_train out.jsonl
+}
+
 @test "HTTPS is verified, and does not fall back to HTTP" {
     need_command openssl
     openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 \

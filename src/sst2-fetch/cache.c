@@ -13,11 +13,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A cache that cannot be written is still read, and otherwise done without. */
+static void without_writing(struct cache_entry *c, struct error *e)
+{
+    log_warn("%s; downloads are not kept", e->message);
+    error_clear(e);
+    free(c->part);
+    free(c->part_meta);
+    c->part = c->part_meta = NULL;
+}
+
 static enum status take_lock(struct cache_entry *c, const char *path, struct error *e)
 {
     c->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (c->lock_fd < 0)
-        return error_errno(e, "cache: opening %s", path);
+    if (c->lock_fd < 0) {
+        error_errno(e, "cache: opening %s", path);
+        without_writing(c, e);
+        return STATUS_OK;
+    }
     if (flock(c->lock_fd, LOCK_EX | LOCK_NB) == 0)
         return STATUS_OK;
     log_info("waiting for another process that is fetching %s", c->name);
@@ -38,8 +51,10 @@ enum status cache_entry_open(struct cache_entry *c, const char *dir, const char 
         return error_memory(e, strlen(name), "a name");
     if (!dir)
         return STATUS_OK;
-    error_clear(e);
-    TRY(dir_create(dir, e));
+    if (dir_create(dir, e) != STATUS_OK) {
+        without_writing(c, e);
+        return STATUS_OK;
+    }
     sha256_of_bytes(identity, strlen(identity), key);
     key[32] = '\0';
     if (asprintf(&c->data, "%s/%s.data", dir, key) < 0)
@@ -205,7 +220,7 @@ enum status cache_entry_commit(struct cache_entry *c, int fd, const struct versi
 
 void cache_entry_drop(struct cache_entry *c, bool all)
 {
-    if (!c->part)
+    if (!c->part) /* no cache, or one that is only read */
         return;
     unlink(c->part);
     unlink(c->part_meta);

@@ -67,7 +67,7 @@ static enum status on_bytes(void *arg, const struct http_response *r, const void
     if (!a->began)
         TRY(begin_answer(a, r, e));
     a->began = true;
-    TRY(fd_write_all(d->fd, d->request.name, data, bytes, e));
+    TRY(fd_write_all(d->fd, d->file, data, bytes, e));
     d->have += bytes;
     a->progress.total = d->version.bytes > 0 ? (uint64_t)d->version.bytes : 0;
     progress_update(&a->progress, d->have);

@@ -14,6 +14,7 @@ struct download {
     struct http *http;
     struct http_request request; /* GET; its headers are the caller's */
     int fd;                      /* a regular file that may hold a beginning of `have` bytes */
+    const char *file;            /* its name, for messages */
     uint64_t have;
     struct version version;       /* of what fd holds */
     const struct version *unless; /* do not download when this is still current; NULL for none */

@@ -84,6 +84,7 @@ static enum status download(struct fetch *f, const struct version *current, int 
     }
     TRY(cache_entry_part(&f->entry, r->tmpdir, &part, &d.have, &d.version, e));
     d.fd = part;
+    d.file = f->entry.part ? f->entry.part : "a temporary file";
     if (d.have > 0)
         log_info("going on with %s at byte %llu", f->name, (unsigned long long)d.have);
     TRY_OUT(download_run(&d, e));
