@@ -28,7 +28,7 @@ struct board_slot {
 };
 
 struct board_rank {
-    _Atomic int64_t pid, step; /* step: -1 before the first */
+    _Atomic int64_t pid, step; /* pid 0 after an orderly close; step -1 before the first */
     struct board_slot slots[BOARD_SLOTS];
 };
 
@@ -212,6 +212,12 @@ void board_close(struct board *b)
     free(b);
 }
 
+void board_leaving(struct board *b)
+{
+    if (b)
+        atomic_store(&b->ranks[b->rank].pid, 0);
+}
+
 void board_step(struct board *b, int64_t step)
 {
     if (b)
@@ -262,7 +268,7 @@ int board_dead(struct board *b)
         if (poll(local, (nfds_t)n, 0) <= 0)
             continue;
         for (int i = 0; i < n; i++)
-            if (local[i].revents & POLLIN)
+            if (local[i].revents & POLLIN && atomic_load(&b->ranks[b->watched_rank[from + i]].pid))
                 return b->watched_rank[from + i];
     }
     return -1;

@@ -28,6 +28,8 @@ uint64_t host_identity(void);
 /* Collective over the world (uses world_all_gather); w->state's hosts are known. */
 enum status board_open(struct board **b, struct world *w, struct error *e) MUST_CHECK;
 void board_close(struct board *b);
+/* This rank is done: its process may end now without being missed. */
+void board_leaving(struct board *b);
 void board_step(struct board *b, int64_t step);
 /* slot: 0 for the world's own collectives, else struct comm's; slots past the table are not shown.
  */
@@ -36,7 +38,7 @@ void board_leave(struct board *b, int slot, uint64_t call);
 /* Has this rank (of the world) entered `call` in `slot`? -1 unknown (another host), 0 no, 1 yes. */
 int board_entered(const struct board *b, int rank, int slot, uint64_t call);
 int64_t board_step_of(const struct board *b, int rank); /* -1 unknown */
-/* The first rank of this host whose process has ended; -1 for none. */
+/* The first rank of this host whose process ended without board_leaving; -1 for none. */
 int board_dead(struct board *b);
 /* "step 16, in reduce_scatter 40 of slot 2": what a rank of this host is doing; "" when unknown. */
 void board_describe(const struct board *b, int rank, char *out, size_t room);

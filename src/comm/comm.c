@@ -128,6 +128,8 @@ void world_close(struct world *w)
         return;
     struct world_state *s = world_state(w);
     if (s) {
+        if (!world_is_broken(w)) /* after a failure the others may hear of this rank's end */
+            board_leaving(s->board);
         board_close(s->board);
         free(s->hosts);
         s->ops->close(w);

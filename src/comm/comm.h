@@ -49,8 +49,8 @@ enum status world_all_gather(struct world *w, const void *in, size_t bytes, void
                              struct error *e) MUST_CHECK;
 enum status world_barrier(struct world *w, struct error *e) MUST_CHECK;
 /* Agreement on failure: every rank returns the largest status over ranks, and e of every rank holds
- * the message of the first rank that has it ("rank 3: ..."; without the prefix in a world of one). e
- * is this rank's own error when mine is not STATUS_OK. */
+ * the message of the first rank that has it ("rank 3: ..."; without the prefix in a world of one).
+ * e is this rank's own error when mine is not STATUS_OK. */
 enum status world_agree(struct world *w, enum status mine, struct error *e) MUST_CHECK;
 /* What this rank is doing, for other ranks' time-out messages. */
 void world_note_step(struct world *w, int64_t step);

@@ -28,6 +28,23 @@ void nccl_abort(struct nccl_comm *c)
     c->comm = NULL;
 }
 
+/* NCCL sees a broken connection before the launcher says whose process ended: give that a moment,
+ * for the sake of the name. */
+static void fail(struct nccl_comm *c, enum collective which, uint64_t call, ncclResult_t result)
+{
+    char text[1024], lost[300];
+    nccl_error_text(c, result, text, sizeof text);
+    bool known = false;
+    for (int i = 0; i < 25 && !known; i++) {
+        known = world_lost(c->head.world, lost, sizeof lost);
+        if (!known)
+            nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    comm_fail(&c->head, collective_name(which), "call %llu: %s%s%s", (unsigned long long)call,
+              known ? lost : "", known ? "; " : "", text);
+    nccl_abort(c);
+}
+
 bool nccl_settle(struct nccl_comm *c, enum collective which, uint64_t call, ncclResult_t result)
 {
     struct world *w = c->head.world;
@@ -56,9 +73,7 @@ bool nccl_settle(struct nccl_comm *c, enum collective which, uint64_t call, nccl
     }
     if (result == ncclSuccess)
         return true;
-    nccl_error_text(c, result, text, sizeof text);
-    comm_fail(&c->head, collective_name(which), "call %llu: %s", (unsigned long long)call, text);
-    nccl_abort(c);
+    fail(c, which, call, result);
     return false;
 }
 
@@ -142,10 +157,7 @@ static void look_around(struct nccl_comm *c)
     if (rc == ncclSuccess)
         rc = state;
     if (rc != ncclSuccess && rc != ncclInProgress) {
-        nccl_error_text(c, rc, text, sizeof text);
-        comm_fail(&c->head, collective_name(f->which), "call %llu: %s", (unsigned long long)f->call,
-                  text);
-        nccl_abort(c);
+        fail(c, f->which, f->call, rc);
     } else if (world_lost(c->head.world, text, sizeof text)) {
         comm_fail_late(&c->head, f->which, f->call, c->head.world->timeout_ms, NULL);
         nccl_abort(c);
