@@ -23,13 +23,11 @@ while [ $# -gt 0 ]; do
     *) echo "quickstart: unknown option $1 (see --help)" >&2; exit 2 ;;
     esac
 done
-steps=${steps:-120}
+steps=${steps:-100}
 
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
-run() { # shows a command, then runs it
-    printf '$'
-    printf ' %s' "$@"
-    printf '\n'
+run() { # shows a command (on stderr: its stdout may go to a file), then runs it
+    { printf '$'; printf ' %s' "$@"; printf '\n'; } >&2
     "$@"
 }
 
