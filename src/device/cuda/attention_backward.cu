@@ -26,8 +26,11 @@ template <int DP> struct shape {
     static constexpr int COLUMN_GROUPS = WARPS / 4;
     static constexpr int PAIRS = (DP / 16 + COLUMN_GROUPS - 1) / COLUMN_GROUPS;
     static constexpr int SLOT = WARPS * PAIRS * 2 * 32 * 4; /* floats of a query block in a slice */
+    /* Two dS when both fit the 163 KiB that a block may have since compute capability 8.0. */
+    static constexpr int DS_BUFFERS = DP <= 112 ? 2 : 1;
     static constexpr int SHARED =
-        (2 * KEYS * LD + 4 * QUERIES * LD + KEYS * (QUERIES + 8)) * 2 + 4 * QUERIES * 4;
+        (2 * KEYS * LD + 4 * QUERIES * LD + DS_BUFFERS * KEYS * (QUERIES + 8)) * 2 +
+        4 * QUERIES * 4;
 };
 
 /* Probabilities' dropout bits in transposed accumulators [16 keys, CHUNK queries]: a thread holds,
@@ -115,16 +118,21 @@ __device__ __forceinline__ void add_product(float (&grad)[MTILES][DP / 8][4],
         }
 }
 
-/* The tiles in shared memory; q and dout have two buffers, as have lse and delta. */
+/* The tiles in shared memory. All but k and v have two buffers: q, dout, lse and delta because the
+ * next query block is on its way, dS because dQ of the previous one is still to be worked out. */
 template <typename T, int DP> struct tiles {
     static constexpr int LD = DP + 8;
-    T *k, *v, *ds;
+    T *k, *v, *first_ds;
     float *statistics;
     __device__ __forceinline__ explicit tiles(unsigned char *p)
     {
         k = (T *)p, v = k + KEYS * LD;
-        ds = v + (KEYS + 4 * QUERIES) * LD;
-        statistics = (float *)(ds + KEYS * (QUERIES + 8));
+        first_ds = v + (KEYS + 4 * QUERIES) * LD;
+        statistics = (float *)(first_ds + shape<DP>::DS_BUFFERS * KEYS * (QUERIES + 8));
+    }
+    __device__ __forceinline__ T *ds(int buffer) const
+    {
+        return first_ds + (shape<DP>::DS_BUFFERS == 1 ? 0 : buffer) * KEYS * (QUERIES + 8);
     }
     __device__ __forceinline__ T *q(int buffer) const
     {
@@ -192,7 +200,7 @@ softmax_gradient(float (&s)[MTILES][CHUNK / 8][4], float (&dp)[MTILES][CHUNK / 8
 /* dQ of one query block: this key block's dS K added to the slice, or to zero for the slice's
  * first; the last one of the only slice goes to dq, scaled. */
 template <typename T, int DP>
-__device__ __forceinline__ void add_query_gradient(const tiles<T, DP> &t, float *slot, T *dq,
+__device__ __forceinline__ void add_query_gradient(const T *ds, const T *k, float *slot, T *dq,
                                                    int64_t stride, int rows_left,
                                                    const attention_args &a, bool first, bool last)
 {
@@ -208,17 +216,17 @@ __device__ __forceinline__ void add_query_gradient(const tiles<T, DP> &t, float 
             acc[n][i][0] = old.x, acc[n][i][1] = old.y, acc[n][i][2] = old.z, acc[n][i][3] = old.w;
         }
 #pragma unroll
-    for (int k = 0; k < KEYS; k += 16) {
-        uint32_t ds[4];
-        load_matrices_transposed(ds, a_transposed_address<QUERIES + 8>(t.ds, row, k));
+    for (int key = 0; key < KEYS; key += 16) {
+        uint32_t a_ds[4];
+        load_matrices_transposed(a_ds, a_transposed_address<QUERIES + 8>(ds, row, key));
 #pragma unroll
         for (int n = 0; n < S::PAIRS; n++) {
             int column = (n * S::COLUMN_GROUPS + group) * 16;
             if (column < DP) {
                 uint32_t b[4];
-                load_matrices_transposed(b, b_transposed_address<S::LD>(t.k, column, k));
-                mma<T>(acc[n][0], ds, b[0], b[1]);
-                mma<T>(acc[n][1], ds, b[2], b[3]);
+                load_matrices_transposed(b, b_transposed_address<S::LD>(k, column, key));
+                mma<T>(acc[n][0], a_ds, b[0], b[1]);
+                mma<T>(acc[n][1], a_ds, b[2], b[3]);
             }
         }
     }
@@ -288,16 +296,18 @@ __global__ void __launch_bounds__(shape<DP>::WARPS * 32, DP <= 64 ? 2 : 1)
         load_tile<DP, KEYS, THREADS>(t.v, value, k0, time, stride, a.head_dim);
         load_queries(qb, 0);
         copy_async_commit();
-        for (int buffer = 0; qb < query_blocks; qb++, buffer ^= 1) {
+        /* One turn more than query blocks: dQ follows a turn behind. */
+        int buffer = 0;
+        for (const int first = qb; qb <= query_blocks; qb++, buffer ^= 1) {
             int q0 = qb * QUERIES;
             copy_async_wait<0>();
-            __syncthreads(); /* this block has arrived; the other buffer and ds are free */
+            __syncthreads(); /* this block and the last one's dS are here; the rest is free */
             if (qb + 1 < query_blocks)
                 load_queries(qb + 1, buffer ^ 1);
             copy_async_commit();
 #pragma unroll 1
-            for (int c = 0; c < QUERIES; c += CHUNK) {
-                T *ds = t.ds + warp_key * (QUERIES + 8) + c;
+            for (int c = 0; c < QUERIES && qb < query_blocks; c += CHUNK) {
+                T *ds = t.ds(buffer) + warp_key * (QUERIES + 8) + c;
                 float s[MT][CHUNK / 8][4], dp[MT][CHUNK / 8][4];
                 uint32_t p_[MT][CHUNK / 16][4], ds_[MT][CHUNK / 16][4];
                 transposed_scores<T, DP, MT>(s, t.k + warp_key * LD, t.q(buffer) + c * LD);
@@ -308,10 +318,14 @@ __global__ void __launch_bounds__(shape<DP>::WARPS * 32, DP <= 64 ? 2 : 1)
                 add_product<T, DP, MT>(dv, p_, t.dout(buffer) + c * LD);
                 add_product<T, DP, MT>(dk, ds_, t.q(buffer) + c * LD);
             }
-            __syncthreads(); /* ds is complete */
-            add_query_gradient<T, DP>(t, partial + (int64_t)qb * S::SLOT, dquery + q0 * stride,
-                                      stride, time - q0, a, kb == slice,
-                                      slices == 1 && kb == q0 / KEYS);
+            if (S::DS_BUFFERS == 1)
+                __syncthreads(); /* this block's dS is here */
+            int done = S::DS_BUFFERS == 1 ? qb : qb - 1;
+            if (done >= first && done < query_blocks)
+                add_query_gradient<T, DP>(
+                    t.ds(buffer ^ (S::DS_BUFFERS - 1)), t.k, partial + (int64_t)done * S::SLOT,
+                    dquery + done * QUERIES * stride, stride, time - done * QUERIES, a, kb == slice,
+                    slices == 1 && kb == done * QUERIES / KEYS);
         }
 #pragma unroll
         for (int i = 0; i < MT; i++)

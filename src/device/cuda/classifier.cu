@@ -32,72 +32,158 @@ __device__ __forceinline__ void block_softmax(float &m, float &s, float (*scratc
         merge_softmax(m, s, __shfl_xor_sync(0xffffffffu, m, o), __shfl_xor_sync(0xffffffffu, s, o));
 }
 
+/* 8 logits as they lie in memory. */
+template <typename T> struct octet;
+template <> struct octet<__nv_bfloat16> {
+    __nv_bfloat162 v[4];
+    __device__ __forceinline__ float2 get(int i) const
+    {
+        return __bfloat1622float2(v[i]);
+    }
+    __device__ __forceinline__ void set(int i, float x, float y)
+    {
+        v[i] = __floats2bfloat162_rn(x, y);
+    }
+};
+template <> struct octet<__half> {
+    __half2 v[4];
+    __device__ __forceinline__ float2 get(int i) const
+    {
+        return __half22float2(v[i]);
+    }
+    __device__ __forceinline__ void set(int i, float x, float y)
+    {
+        v[i] = __floats2half2_rn(x, y);
+    }
+};
+
+constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+
+/* (m, s) of a row in shared memory in base 2: m = max(x) log2(e), s = sum of 2^(x log2(e) - m),
+ * over this thread's chunks. The chunk that vocab cuts is the caller's. A NaN logit makes s NaN. */
+template <typename T>
+__device__ __forceinline__ void row_softmax(float &m, float &s, const uint4 *row, int chunks)
+{
+    float top = -INFINITY;
+    for (int c = threadIdx.x; c < chunks; c += THREADS) {
+        uint4 raw = row[c];
+        const octet<T> &x = reinterpret_cast<const octet<T> &>(raw);
+        auto pair = __hmax2(__hmax2(x.v[0], x.v[1]), __hmax2(x.v[2], x.v[3]));
+        octet<T> both;
+        both.v[0] = pair;
+        float2 f = both.get(0);
+        top = fmaxf(top, fmaxf(f.x, f.y));
+    }
+    m = top * LOG2E;
+    float shift = top > -INFINITY ? m : 0.0f, s2 = 0.0f;
+    s = 0.0f;
+    for (int c = threadIdx.x; c < chunks; c += THREADS) {
+        uint4 raw = row[c];
+        const octet<T> &x = reinterpret_cast<const octet<T> &>(raw);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 f = x.get(i);
+            s += exp2_fast(fmaf(f.x, LOG2E, -shift));
+            s2 += exp2_fast(fmaf(f.y, LOG2E, -shift));
+        }
+    }
+    s += s2;
+}
+
+/* One logit more. */
+__device__ __forceinline__ void add_logit(float &m, float &s, float x)
+{
+    float y = x * LOG2E, top = fmaxf(m, y);
+    if (top > -INFINITY)
+        s = s * exp2_fast(m - top) + exp2_fast(y - top);
+    m = top;
+}
+
+/* The same over the block, to every thread, in a fixed order. scratch: reusable after the next
+ * barrier. */
+__device__ __forceinline__ void block_softmax2(float &m, float &s, float (*scratch)[32])
+{
+    int lane = threadIdx.x % 32;
+    float top = warp_max(m);
+    s = warp_sum(m > -INFINITY ? s * exp2_fast(m - top) : s);
+    if (lane == 0)
+        scratch[0][threadIdx.x / 32] = top, scratch[1][threadIdx.x / 32] = s;
+    __syncthreads();
+    float m2 = scratch[0][lane];
+    m = warp_max(m2);
+    s = warp_sum(m2 > -INFINITY ? scratch[1][lane] * exp2_fast(m2 - m) : scratch[1][lane]);
+}
+
 /* logits[rows,Vp] bf16 or fp16, 16-byte aligned, Vp % 8 == 0 -> (softmax - onehot) grad_scale.
  * A persistent block takes every gridDim-th row; the next row is copied to shared memory while this
  * one is worked on, so each logit is read from memory once and written once. A thread reads from
- * shared memory only what it copied itself: the copies need no barrier. fp32 sums in a fixed order:
- * deterministic. Milakov and Gimelshein 2018, algorithm 3. */
+ * shared memory only what it copied itself (the cut chunk belongs to its owner too), so the copies
+ * need no barrier. fp32 sums in a fixed order: deterministic. Milakov and Gimelshein 2018. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 1)
-    classifier_kernel(T *logits, float *losses, const int32_t *targets, int64_t rows, int64_t vocab,
-                      int64_t vocab_padded, float grad_scale)
+    classifier_kernel(T *logits, float *losses, const int32_t *targets, int64_t rows, int vocab,
+                      int vocab_padded, float grad_scale)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     __shared__ float scratch[2][2][32];
-    T *buffer[2] = {(T *)shared_bytes, (T *)shared_bytes + vocab_padded};
-    int chunks = (int)(vocab_padded / 8), parity = 0;
+    const int chunks = vocab_padded / 8, whole = vocab / 8; /* chunk `whole` is cut, or padding */
+    const bool owns_cut = vocab % 8 != 0 && (int)threadIdx.x == whole % THREADS;
+    int parity = 0;
 
-    for (int c = threadIdx.x; c < chunks; c += THREADS)
-        copy_async16(buffer[0] + c * 8, logits + (int64_t)blockIdx.x * vocab_padded + c * 8, true);
-    copy_async_commit();
-    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x, parity ^= 1) {
-        const T *x = buffer[parity];
-        T *out = logits + row * vocab_padded;
-        int target = targets[row];
-        if (row + gridDim.x < rows)
+    auto prefetch = [&](int64_t row, int buffer) {
+        if (row < rows)
             for (int c = threadIdx.x; c < chunks; c += THREADS)
-                copy_async16(buffer[parity ^ 1] + c * 8,
-                             out + (int64_t)gridDim.x * vocab_padded + c * 8, true);
+                copy_async16((uint4 *)shared_bytes + buffer * chunks + c,
+                             logits + row * vocab_padded + c * 8, true);
         copy_async_commit();
+    };
+    prefetch(blockIdx.x, 0);
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x, parity ^= 1) {
+        const uint4 *x = (const uint4 *)shared_bytes + parity * chunks;
+        const T *elements = (const T *)x;
+        uint4 *out = (uint4 *)(logits + row * vocab_padded);
+        int target = targets[row];
+        float m, s;
+        prefetch(row + gridDim.x, parity ^ 1);
         copy_async_wait<1>();
 
-        float m = -INFINITY, s = 0.0f;
-        for (int c = threadIdx.x; c < chunks; c += THREADS) {
-            float v[8], top = -INFINITY;
-            load_vec(v, x + c * 8);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                v[i] = c * 8 + i < vocab ? v[i] : -INFINITY;
-                top = fmaxf(top, v[i]);
-            }
-            if (top > m) {
-                s *= __expf(m - top);
-                m = top;
-            }
-            if (m > -INFINITY)
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    s += __expf(v[i] - m);
-        }
-        block_softmax(m, s, scratch[parity]);
-
+        row_softmax<T>(m, s, x, whole);
+        if (owns_cut)
+            for (int i = whole * 8; i < vocab; i++)
+                add_logit(m, s, to_f32(elements[i]));
+        block_softmax2(m, s, scratch[parity]);
+        bool owns_target = target >= 0 && (int)threadIdx.x == target / 8 % THREADS;
+        float at_target = owns_target ? to_f32(elements[target]) : 0.0f;
+        if (owns_target)
+            losses[row] = logf(s) + m * LN2 - at_target;
         if (target < 0 && threadIdx.x == 0)
             losses[row] = 0.0f;
-        if (target >= 0 && threadIdx.x == target / 8 % THREADS)
-            losses[row] = logf(s) + m - to_f32(x[target]);
         if (grad_scale == 0.0f)
             continue;
+
         float scale = target < 0 ? 0.0f : grad_scale / s;
-        for (int c = threadIdx.x; c < chunks; c += THREADS) {
-            float v[8];
-            load_vec(v, x + c * 8);
+        for (int c = threadIdx.x; c < whole; c += THREADS) {
+            uint4 raw = x[c];
+            octet<T> &v = reinterpret_cast<octet<T> &>(raw);
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                v[i] = c * 8 + i < vocab && target >= 0 ? __expf(v[i] - m) * scale : 0.0f;
-                v[i] -= c * 8 + i == target ? grad_scale : 0.0f;
+            for (int i = 0; i < 4; i++) {
+                float2 f = v.get(i);
+                v.set(i, exp2_fast(fmaf(f.x, LOG2E, -m)) * scale,
+                      exp2_fast(fmaf(f.y, LOG2E, -m)) * scale);
             }
-            store_vec(out + c * 8, v);
+            __stcs(out + c, target < 0 ? make_uint4(0, 0, 0, 0) : raw);
         }
+        /* The cut chunk and the padding, then the target: by the threads that own them. */
+        for (int c = threadIdx.x; c < chunks; c += THREADS)
+            if (c >= whole)
+                for (int i = 8 * c; i < 8 * c + 8; i++)
+                    ((T *)out)[i] =
+                        from_f32<T>(i < vocab && target >= 0
+                                        ? exp2_fast(fmaf(to_f32(elements[i]), LOG2E, -m)) * scale
+                                        : 0.0f);
+        if (owns_target)
+            ((T *)out)[target] =
+                from_f32<T>(exp2_fast(fmaf(at_target, LOG2E, -m)) * scale - grad_scale);
     }
 }
 
@@ -159,7 +245,7 @@ static cudaError_t classifier_launch(cudaStream_t s, T *logits, float *losses,
         if (e)
             return e;
         classifier_kernel<T><<<GRID(multiprocessors), THREADS, shared, s>>>(
-            logits, losses, targets, rows, vocab, vocab_padded, grad_scale);
+            logits, losses, targets, rows, (int)vocab, (int)vocab_padded, grad_scale);
     }
     return cudaGetLastError();
 }

@@ -1,15 +1,16 @@
 /* layernorm.cu - residual addition fused with layer normalisation, and its backward.
  *
- * A row [C] is owned by a team of TEAM threads (one warp, or a block of 256) that holds it in
- * registers: CHUNKS chunks of 8 elements a thread. Rows that do not fit (C > 8192) or are not a
- * multiple of 8 take the plain kernel of the same name, which reads memory again.
- * Statistics, sums over rows and reductions are fp32; two passes over registers give the variance
- * of deviations, not of squares. Deterministic: rows are dealt to blocks by their number alone. CPU
- * twins: src/device/cpu. Tests: tests/unit/test_parity.c, tests/gpu/test_cuda_kernels.c. */
+ * Forward, a row [C] is owned by a team of TEAM threads (one warp, or a block of 256) that holds it
+ * in registers: CHUNKS chunks of 8 elements a thread; backward, by a block just wide enough. Rows
+ * that do not fit (C > 8192) or are not a multiple of 8 take the plain kernel of the same name,
+ * which reads memory again. Statistics, sums over rows and reductions are fp32; two passes over
+ * registers give the variance of deviations, not of squares. Deterministic: rows are dealt to
+ * blocks by their number alone. CPU twins: src/device/cpu. Tests: tests/unit/test_parity.c,
+ * tests/gpu/test_cuda_kernels.c. */
 #include "device/cuda/kernels.h"
 #include "device/cuda/vector.cuh"
 
-enum { WARPS = 8, BACKWARD_BLOCKS = 264 };
+constexpr int64_t MULTIPROCESSORS = 132; /* of the GPU that sizes are tuned for */
 
 template <int TEAM> __device__ __forceinline__ float team_sum(float x, float *scratch)
 {
@@ -170,103 +171,88 @@ extern "C" cudaError_t cuda_layernorm_forward(cudaStream_t s, void *y, void *sum
 
 /* With xhat = (x - mean) rstd and g = dy weight:
  * dx = [dx +] rstd (g - mean_c(g) - xhat mean_c(g xhat)); dweight += dy xhat; dbias += dy.
- * partials [gridDim, 2, C] fp32 receives each block's dweight and dbias. */
-template <typename T, int TEAM, int CHUNKS>
-__global__ void __launch_bounds__(256)
+ * A block owns every gridDim-th row, a thread 8 columns of each, whose dweight and dbias it keeps
+ * in registers; the next row is loaded before this one is worked on. partials [gridDim, 2, C] fp32
+ * receives each block's dweight and dbias. dx may be dy's buffer. */
+template <typename T, int THREADS>
+__global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     layernorm_backward_kernel(T *dx, T *ddelta, float *partials, const T *dy, const T *x,
                               const float *mean, const float *rstd, const T *weight, int64_t rows,
                               int64_t time, int64_t channels, bool accumulate, dropout_mask m)
 {
-    extern __shared__ float shared[]; /* [C] when TEAM is a warp */
-    __shared__ float scratch[2][2][32];
-    constexpr int TEAMS = 256 / TEAM;
-    int lane = threadIdx.x % TEAM, team = threadIdx.x / TEAM, parity = 0;
-    float dw[CHUNKS][8] = {}, db[CHUNKS][8] = {};
+    __shared__ float2 scratch[2][32];
+    struct row_data {
+        vec<T, 8> dy, x, dx;
+        float mean, rstd;
+    } now = {}, next = {};
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const int64_t column = (int64_t)threadIdx.x * 8;
+    const bool inside = column < channels;
+    const float per_channel = 1.0f / (float)channels;
+    int parity = 0;
+    float dw[8] = {}, db[8] = {};
+    vec<T, 8> w = {};
 
-    for (int64_t row = (int64_t)blockIdx.x * TEAMS + team; row < rows;
-         row += (int64_t)gridDim.x * TEAMS, parity ^= 1) {
-        vec<T, 8> raw_x[CHUNKS], raw_dy[CHUNKS], raw_w[CHUNKS], raw_dx[CHUNKS];
+    auto load = [&](row_data &r, int64_t row) {
+        if (row >= rows || !inside)
+            return;
+        int64_t at = row * channels + column;
+        r.mean = mean[row], r.rstd = rstd[row];
+        r.dy = *(const vec<T, 8> *)(dy + at);
+        r.x = *(const vec<T, 8> *)(x + at);
+        if (accumulate)
+            r.dx = *(const vec<T, 8> *)(dx + at);
+    };
+    if (inside)
+        w = *(const vec<T, 8> *)(weight + column);
+    load(next, blockIdx.x);
+
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x, parity ^= 1) {
+        float sum_g = 0.0f, sum_gx = 0.0f;
+        now = next;
+        load(next, row + gridDim.x);
 #pragma unroll
-        for (int k = 0; k < CHUNKS; k++) { /* all loads first, so that they overlap */
-            int64_t c = (int64_t)(k * TEAM + lane) * 8, at = row * channels + c;
-            if (c < channels) {
-                raw_dy[k] = *(const vec<T, 8> *)(dy + at);
-                raw_x[k] = *(const vec<T, 8> *)(x + at);
-                raw_w[k] = *(const vec<T, 8> *)(weight + c);
-                if (accumulate)
-                    raw_dx[k] = *(const vec<T, 8> *)(dx + at);
-            }
+        for (int i = 0; i < 8; i++) { /* zeros outside */
+            float d = to_f32(now.dy.v[i]), h = (to_f32(now.x.v[i]) - now.mean) * now.rstd;
+            float g = d * to_f32(w.v[i]);
+            sum_g += g;
+            sum_gx += g * h;
+            dw[i] += d * h;
+            db[i] += d;
         }
-        float mu = mean[row], rs = rstd[row], sum_g = 0.0f, sum_gx = 0.0f;
+        sum_g = warp_sum(sum_g);
+        sum_gx = warp_sum(sum_gx);
+        if (lane == 0)
+            scratch[parity][warp] = make_float2(sum_g, sum_gx);
+        __syncthreads();
+        sum_g = sum_gx = 0.0f;
+        for (int i = 0; i < warps; i++)
+            sum_g += scratch[parity][i].x, sum_gx += scratch[parity][i].y;
+        sum_g *= per_channel, sum_gx *= per_channel;
+        if (!inside)
+            continue;
+        int64_t at = row * channels + column;
+        float out[8];
 #pragma unroll
-        for (int k = 0; k < CHUNKS; k++)
-            if ((int64_t)(k * TEAM + lane) * 8 < channels)
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    float d = to_f32(raw_dy[k].v[i]), h = (to_f32(raw_x[k].v[i]) - mu) * rs;
-                    float g = d * to_f32(raw_w[k].v[i]);
-                    sum_g += g;
-                    sum_gx += g * h;
-                    dw[k][i] += d * h;
-                    db[k][i] += d;
-                }
-        sum_g = team_sum<TEAM>(sum_g, scratch[parity][0]) / (float)channels;
-        sum_gx = team_sum<TEAM>(sum_gx, scratch[parity][1]) / (float)channels;
-#pragma unroll
-        for (int k = 0; k < CHUNKS; k++) {
-            int64_t c = (int64_t)(k * TEAM + lane) * 8, at = row * channels + c;
-            if (c < channels) {
-                float out[8];
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    float h = (to_f32(raw_x[k].v[i]) - mu) * rs;
-                    float g = to_f32(raw_dy[k].v[i]) * to_f32(raw_w[k].v[i]);
-                    out[i] = (g - sum_g - h * sum_gx) * rs;
-                    if (accumulate)
-                        out[i] += to_f32(raw_dx[k].v[i]);
-                }
-                store_vec(dx + at, out);
-                if (ddelta) {
-                    if (m.threshold)
-                        dropout_apply(out, m, (uint64_t)m.samples[row / time],
-                                      (uint64_t)(row % time * channels + c));
-                    store_vec(ddelta + at, out);
-                }
-            }
+        for (int i = 0; i < 8; i++) {
+            float h = (to_f32(now.x.v[i]) - now.mean) * now.rstd;
+            float g = to_f32(now.dy.v[i]) * to_f32(w.v[i]);
+            out[i] = (g - sum_g - h * sum_gx) * now.rstd;
+            if (accumulate)
+                out[i] += to_f32(now.dx.v[i]);
+        }
+        store_vec(dx + at, out);
+        if (ddelta) {
+            if (m.threshold)
+                dropout_apply(out, m, (uint64_t)m.samples[row / time],
+                              (uint64_t)(row % time * channels + column));
+            store_vec(ddelta + at, out);
         }
     }
-
-    float *mine = partials + (int64_t)blockIdx.x * 2 * channels;
-    if constexpr (TEAM == 256) {
-#pragma unroll
-        for (int k = 0; k < CHUNKS; k++) {
-            int64_t c = (int64_t)(k * TEAM + lane) * 8;
-            if (c < channels)
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    mine[c + i] = dw[k][i], mine[channels + c + i] = db[k][i];
-        }
-    } else {
-        /* Warps add their share to shared memory one after the other: a fixed order. */
-        for (int half = 0; half < 2; half++) {
-            for (int w = 0; w < TEAMS; w++) {
-                if (team == w)
-#pragma unroll
-                    for (int k = 0; k < CHUNKS; k++) {
-                        int64_t c = (int64_t)(k * TEAM + lane) * 8;
-                        if (c < channels)
-#pragma unroll
-                            for (int i = 0; i < 8; i++) {
-                                float v = half ? db[k][i] : dw[k][i];
-                                shared[c + i] = w == 0 ? v : shared[c + i] + v;
-                            }
-                    }
-                __syncthreads();
-            }
-            for (int64_t c = threadIdx.x; c < channels; c += 256)
-                mine[half * channels + c] = shared[c];
-            __syncthreads();
-        }
+    if (inside) {
+        float *mine = partials + (int64_t)blockIdx.x * 2 * channels;
+        store_vec(mine + column, dw);
+        store_vec(mine + channels + column, db);
     }
 }
 
@@ -319,10 +305,16 @@ __global__ void layernorm_backward_columns(float *partials, const T *dy, const T
     }
 }
 
+/* Blocks that are on the device at once: 24 warps a multiprocessor. */
+static int64_t backward_blocks(int64_t rows, int64_t channels)
+{
+    int64_t warps = (channels + 255) / 256, most = warps <= 8 ? 24 / warps : 1;
+    return rows < MULTIPROCESSORS * most ? rows : MULTIPROCESSORS * most;
+}
+
 extern "C" size_t cuda_layernorm_backward_workspace(int64_t rows, int64_t channels)
 {
-    (void)rows;
-    return (size_t)BACKWARD_BLOCKS * 2 * (size_t)channels * sizeof(float);
+    return (size_t)backward_blocks(rows, channels) * 2 * (size_t)channels * sizeof(float);
 }
 
 extern "C" cudaError_t cuda_layernorm_backward(cudaStream_t s, void *dx, void *ddelta,
@@ -332,9 +324,10 @@ extern "C" cudaError_t cuda_layernorm_backward(cudaStream_t s, void *dx, void *d
                                                int64_t channels, bool accumulate, enum dtype dt,
                                                struct dropout dropout, void *workspace)
 {
-    int64_t rows = batch * time, blocks = rows < BACKWARD_BLOCKS ? rows : (int64_t)BACKWARD_BLOCKS;
+    int64_t rows = batch * time, blocks = backward_blocks(rows, channels);
     float *partials = (float *)workspace;
     dropout_mask m = dropout_mask_of(dropout);
+    int threads = (int)((channels + 255) / 256) * 32;
     WITH_TYPE(dt, {
         const T *dy_ = (const T *)dy, *x_ = (const T *)x, *w_ = (const T *)weight;
         if (!fits_team(channels)) {
@@ -344,12 +337,11 @@ extern "C" cudaError_t cuda_layernorm_backward(cudaStream_t s, void *dx, void *d
             layernorm_backward_plain<T><<<GRID(rows), 256, 0, s>>>(
                 (T *)dx, (T *)ddelta, dy_, x_, mean, rstd, w_, time, channels, accumulate, m);
         } else {
-            WITH_TEAM(channels, {
-                size_t shared = TEAM == 32 ? (size_t)channels * sizeof(float) : 0;
-                layernorm_backward_kernel<T, TEAM, CHUNKS><<<GRID(blocks), 256, shared, s>>>(
-                    (T *)dx, (T *)ddelta, partials, dy_, x_, mean, rstd, w_, rows, time, channels,
-                    accumulate, m);
-            });
+            auto kernel = threads <= 256   ? layernorm_backward_kernel<T, 256>
+                          : threads <= 512 ? layernorm_backward_kernel<T, 512>
+                                           : layernorm_backward_kernel<T, 1024>;
+            kernel<<<GRID(blocks), threads, 0, s>>>((T *)dx, (T *)ddelta, partials, dy_, x_, mean,
+                                                    rstd, w_, rows, time, channels, accumulate, m);
         }
     });
     cudaError_t e = cuda_add_partials(s, dweight, partials, blocks, 2 * channels, channels);
