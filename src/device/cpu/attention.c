@@ -67,26 +67,27 @@ static void pack_rows(const struct head *hd, float *dst, const void *base, int w
 {
     for (int64_t i = 0; i < round_up_i64(rows, TILE); i++) {
         float *row = dst + i * hd->padded_dim;
-        memset(row, 0, (size_t)hd->padded_dim * sizeof *row);
+        const int64_t filled = i < rows ? hd->dim : 0;
+        memset(row + filled, 0, (size_t)(hd->padded_dim - filled) * sizeof *row);
         if (i >= rows)
             continue;
         int64_t at = which < 0 ? out_at(hd, first + i) : qkv_at(hd, first + i, which);
-        row_to_f32(row, element(base, at, hd->dt), hd->dt, hd->dim);
+        const float *from = row_read(base, at, hd->dt, hd->dim, row);
         for (int64_t d = 0; d < hd->dim; d++)
-            row[d] *= scale;
+            row[d] = from[d] * scale;
     }
 }
 
 /* dst[tiles][D][TILE]: rows transposed within each tile of 64, zero past the end. */
 static void pack_transposed(const struct head *hd, float *dst, int which, int64_t rows)
 {
-    float row[128];
+    static const float zero[128];
+    float buffer[128];
     for (int64_t i = 0; i < round_up_i64(rows, TILE); i++) {
         float *tile = dst + i / TILE * TILE * hd->dim + i % TILE;
+        const float *row = zero;
         if (i < rows)
-            row_to_f32(row, element(hd->args->qkv, qkv_at(hd, i, which), hd->dt), hd->dt, hd->dim);
-        else
-            memset(row, 0, sizeof row);
+            row = row_read(hd->args->qkv, qkv_at(hd, i, which), hd->dt, hd->dim, buffer);
         for (int64_t d = 0; d < hd->dim; d++)
             tile[d * TILE] = row[d];
     }
@@ -130,20 +131,21 @@ static struct forward_scratch forward_layout(const struct head *hd, float *p)
 /* One row of scores becomes exponentials relative to the running maximum; out is rescaled to it. */
 static void softmax_step(float *s, float *max, float *sum, float *out, int64_t padded_dim)
 {
-    float top = *max, add = 0;
-#pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < TILE; j++)
-        top = s[j] > top ? s[j] : top;
-#pragma omp simd reduction(+ : add)
-    for (int64_t j = 0; j < TILE; j++) {
-        s[j] = exp_f32(s[j] - top);
-        add += s[j];
+    vf top = (vf){0} + *max, add = {0};
+    for (int64_t j = 0; j < TILE; j += VL)
+        top = vf_max(vf_load(s + j), top);
+    const float highest = vf_max_lane(top);
+    for (int64_t j = 0; j < TILE; j += VL) {
+        vf p = vf_exp(vf_load(s + j) - highest);
+        vf_store(s + j, p);
+        add += p;
     }
-    const float rescale = exp_f32(*max - top);
-    *sum = *sum * rescale + add;
-    *max = top;
-    for (int64_t d = 0; d < padded_dim; d++)
-        out[d] *= rescale;
+    const float rescale = exp_f32(*max - highest);
+    *sum = *sum * rescale + vf_sum(add);
+    *max = highest;
+    if (rescale != 1.0f)
+        for (int64_t d = 0; d < padded_dim; d += VL)
+            vf_store(out + d, vf_load(out + d) * rescale);
 }
 
 /* Keys after query q of a tile that starts at k0 do not count. */
@@ -274,17 +276,18 @@ static void backward_row(const struct head *hd, float *p, float *ds, int64_t q, 
     if (q < k0 + TILE)
         mask_future(p, q, k0);
     if (hd->args->a.dropout.p == 0.0f) {
-        for (int64_t j = 0; j < TILE; j++) {
-            p[j] = exp_f32(p[j] - lse);
-            ds[j] = p[j] * (ds[j] - delta);
+        for (int64_t j = 0; j < TILE; j += VL) {
+            vf e = vf_exp(vf_load(p + j) - lse);
+            vf_store(p + j, e);
+            vf_store(ds + j, e * (vf_load(ds + j) - delta));
         }
         return;
     }
     mask_row(hd, mask, q, k0);
-    for (int64_t j = 0; j < TILE; j++) {
-        float e = exp_f32(p[j] - lse);
-        ds[j] = e * (ds[j] * mask[j] - delta);
-        p[j] = e * mask[j];
+    for (int64_t j = 0; j < TILE; j += VL) {
+        vf e = vf_exp(vf_load(p + j) - lse), m = vf_load(mask + j);
+        vf_store(ds + j, e * (vf_load(ds + j) * m - delta));
+        vf_store(p + j, e * m);
     }
 }
 

@@ -20,33 +20,6 @@ struct classifier_args {
     enum dtype dt;
 };
 
-static float row_max(const float *x, int64_t n)
-{
-    float max = -INFINITY;
-#pragma omp simd reduction(max : max)
-    for (int64_t i = 0; i < n; i++)
-        max = x[i] > max ? x[i] : max;
-    return max;
-}
-
-static double sum_exp(const float *x, int64_t n, float max)
-{
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
-        sum += (double)exp_f32(x[i] - max);
-    return sum;
-}
-
-/* out may be x. */
-static void softmax_gradient(float *out, const float *x, int64_t n, float max, double sum,
-                             float scale)
-{
-    const float factor = (float)((double)scale / sum);
-    for (int64_t i = 0; i < n; i++)
-        out[i] = exp_f32(x[i] - max) * factor;
-}
-
 static void classifier_row(const struct classifier_args *a, int64_t row, float *buffer)
 {
     const int64_t v = a->vocab, vp = a->vocab_padded, at = row * vp;
@@ -59,12 +32,14 @@ static void classifier_row(const struct classifier_args *a, int64_t row, float *
     }
     if (a->dt != DTYPE_F32)
         row_to_f32(x, element(a->logits, at, a->dt), a->dt, v);
-    const float max = row_max(x, v);
-    const double sum = sum_exp(x, v, max);
-    a->losses[row] = (float)(log(sum) + (double)max - (double)x[target]);
+    const float max = row_max(x, v), logit = x[target];
+    const double sum = row_sum_exp(x, x, v, max);
+    a->losses[row] = (float)(log(sum) + (double)max - (double)logit);
     if (a->grad_scale == 0.0f)
         return;
-    softmax_gradient(x, x, v, max, sum, a->grad_scale);
+    const float factor = (float)((double)a->grad_scale / sum);
+    for (int64_t i = 0; i < v; i++)
+        x[i] *= factor;
     x[target] -= a->grad_scale;
     memset(x + v, 0, (size_t)(vp - v) * sizeof *x);
     if (a->dt != DTYPE_F32)
@@ -122,7 +97,7 @@ static void logprobs_run(struct stream *s, const void *args)
             continue;
         const float max = row_max(x, a->vocab);
         a->logprobs[row] =
-            (float)((double)x[target] - (double)max - log(sum_exp(x, a->vocab, max)));
+            (float)((double)x[target] - (double)max - log(row_sum_exp(NULL, x, a->vocab, max)));
     }
 }
 
@@ -135,35 +110,72 @@ void cpu_token_logprobs(struct device *dev, struct stream *s, float *logprobs, c
     stream_submit(s, logprobs_run, &a, sizeof a);
 }
 
-enum { COLUMN_BLOCK = 64 };
+/* --- column sums ---------------------------------------------------------------------------- */
 
-/* A block of columns belongs to one thread, which goes down all rows. */
-static void column_block(float *dst, const void *src, int64_t rows, int64_t n, int64_t ld,
-                         enum dtype dt)
+enum { SUM_ROWS = 8, SUM_BLOCKS = 16 };
+
+/* sum[c] += the rows' values: eight rows are added pairwise in fp32, the rest is double. */
+static void add_eight(double *restrict sum, const float *const r[SUM_ROWS], int64_t n)
 {
-    double sum[COLUMN_BLOCK] = {0};
-    float buffer[COLUMN_BLOCK];
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = row_read(src, r * ld, dt, n, buffer);
-        if (n == COLUMN_BLOCK) {
-            for (int64_t i = 0; i < COLUMN_BLOCK; i++)
-                sum[i] += (double)x[i];
-        } else {
-            for (int64_t i = 0; i < n; i++)
-                sum[i] += (double)x[i];
-        }
+    for (int64_t c = 0; c < n; c++) {
+        float s = ((r[0][c] + r[1][c]) + (r[2][c] + r[3][c])) +
+                  ((r[4][c] + r[5][c]) + (r[6][c] + r[7][c]));
+        sum[c] += (double)s;
     }
-    for (int64_t i = 0; i < n; i++)
-        dst[i] = (float)((double)dst[i] + sum[i]);
 }
 
-void column_sums(float *dst, const void *src, int64_t rows, int64_t columns, int64_t ld,
-                 enum dtype dt)
+static void add_one(double *restrict sum, const float *restrict r, int64_t n)
 {
-#pragma omp parallel for schedule(static) if (rows * columns > CPU_PARALLEL_ELEMS)
-    for (int64_t c = 0; c < columns; c += COLUMN_BLOCK)
-        column_block(dst + c, element(src, c, dt), rows, min_i64(COLUMN_BLOCK, columns - c), ld,
-                     dt);
+    for (int64_t c = 0; c < n; c++)
+        sum[c] += (double)r[c];
+}
+
+/* Columns [c, c+n) of rows [first, end), n <= 256. */
+static void sum_block(double *sum, const void *src, int64_t first, int64_t end, int64_t c,
+                      int64_t n, int64_t ld, enum dtype dt)
+{
+    float buffers[SUM_ROWS][256];
+    const float *r[SUM_ROWS];
+    int64_t row = first;
+    for (; row + SUM_ROWS <= end; row += SUM_ROWS) {
+        for (int i = 0; i < SUM_ROWS; i++)
+            r[i] = row_read(src, (row + i) * ld + c, dt, n, buffers[i]);
+        add_eight(sum, r, n);
+    }
+    for (; row < end; row++)
+        add_one(sum, row_read(src, row * ld + c, dt, n, buffers[0]), n);
+}
+
+void column_sums(struct stream *s, float *dst, const void *src, int64_t rows, int64_t columns,
+                 int64_t ld, enum dtype dt)
+{
+    const int64_t per_block = round_up_i64(max_i64(32, ceil_div_i64(rows, SUM_BLOCKS)), SUM_ROWS);
+    const int64_t blocks = ceil_div_i64(rows, per_block), width = round_up_i64(columns, 8);
+    double *sums = stream_scratch(s, "column_sums", (size_t)(blocks * width) * sizeof(double));
+    if (!sums)
+        return;
+#pragma omp parallel if (rows * columns > CPU_PARALLEL_ELEMS)
+    {
+#pragma omp for schedule(static)
+        for (int64_t b = 0; b < blocks; b++) {
+            double *sum = sums + b * width;
+            const int64_t end = min_i64((b + 1) * per_block, rows);
+            memset(sum, 0, (size_t)width * sizeof *sum);
+            for (int64_t first = b * per_block; first < end; first += SUM_ROWS)
+                for (int64_t c = 0; c < columns; c += 256)
+                    sum_block(sum + c, src, first, min_i64(first + SUM_ROWS, end), c,
+                              min_i64(256, columns - c), ld, dt);
+        }
+#pragma omp for schedule(static)
+        for (int64_t c0 = 0; c0 < columns; c0 += 64) {
+            for (int64_t c = c0; c < min_i64(c0 + 64, columns); c++) {
+                double sum = (double)dst[c];
+                for (int64_t b = 0; b < blocks; b++)
+                    sum += sums[b * width + c];
+                dst[c] = (float)sum;
+            }
+        }
+    }
 }
 
 struct bias_args {
@@ -176,8 +188,7 @@ struct bias_args {
 static void bias_run(struct stream *s, const void *args)
 {
     const struct bias_args *a = args;
-    (void)s;
-    column_sums(a->dbias, a->dy, a->rows, a->channels, a->channels, a->dt);
+    column_sums(s, a->dbias, a->dy, a->rows, a->channels, a->channels, a->dt);
 }
 
 void cpu_bias_backward(struct device *dev, struct stream *s, float *dbias, const void *dy,
@@ -185,7 +196,7 @@ void cpu_bias_backward(struct device *dev, struct stream *s, float *dbias, const
                        size_t workspace_bytes)
 {
     struct bias_args a = {dbias, dy, rows, channels, dt};
-    (void)dev, (void)workspace, (void)workspace_bytes; /* sums stay in registers */
+    (void)dev, (void)workspace, (void)workspace_bytes; /* the stream's scratch serves */
     stream_submit(s, bias_run, &a, sizeof a);
 }
 

@@ -87,8 +87,8 @@ void gemv_run(struct stream *s, const struct gemm *g);
  */
 void gemm_epilogue_row(const struct gemm *g, float *value, int64_t row, int64_t col, int64_t n);
 /* dst[c] += sum over rows of src[r*ld + c], accumulated in double. */
-void column_sums(float *dst, const void *src, int64_t rows, int64_t columns, int64_t ld,
-                 enum dtype dt);
+void column_sums(struct stream *s, float *dst, const void *src, int64_t rows, int64_t columns,
+                 int64_t ld, enum dtype dt);
 
 /* --- the kernels, one file a topic; contracts in device.h --- */
 void cpu_embed_forward(struct device *dev, struct stream *s, void *x, const void *wte,

@@ -435,7 +435,7 @@ static void gemm_run(struct stream *s, const void *args)
             pthread_mutex_unlock(&s->dev->gemms->lock);
     }
     if (g->bias_grad)
-        column_sums(g->bias_grad, g->b, g->k, g->n, ldb, g->dt);
+        column_sums(s, g->bias_grad, g->b, g->k, g->n, ldb, g->dt);
 }
 
 static bool float_dtype(enum dtype dt)

@@ -9,7 +9,7 @@
 
 #include "base/checked.h"
 #include "device/cpu/rows.h"
-#include "device/cpu/tile.h"
+#include "device/cpu/vector.h"
 #include <omp.h>
 
 enum { PIECE_K = 64, PIECE_N = 1024, STREAMS = 8 };

@@ -67,7 +67,7 @@ static inline float exp_f32(float x)
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
+    p = p * (r * r) + r + 1.0f;
     int32_t k = (int32_t)(bits_of_float(shifted) - bits_of_float(magic));
     int32_t half = k >> 1;
     float a = float_of_bits((uint32_t)(half + 127) << 23);

@@ -3,6 +3,7 @@
 
 #include "base/philox.h"
 #include "device/cpu/math.h"
+#include "device/cpu/vector.h"
 
 void row_to_f32(float *restrict dst, const void *restrict src, enum dtype dt, int64_t n)
 {
@@ -53,19 +54,66 @@ void row_round(float *row, enum dtype dt, int64_t n)
 
 double row_sum(const float *x, int64_t n)
 {
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
+    struct wide_sum a = {0}, b = {0};
+    int64_t i = 0;
+    for (; i + 2 * VL <= n; i += 2 * VL) {
+        wide_add(&a, vf_load(x + i));
+        wide_add(&b, vf_load(x + i + VL));
+    }
+    double sum = wide_total(a) + wide_total(b);
+    for (; i < n; i++)
         sum += (double)x[i];
     return sum;
 }
 
 double row_dot(const float *x, const float *y, int64_t n)
 {
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
+    struct wide_sum a = {0}, b = {0};
+    int64_t i = 0;
+    for (; i + 2 * VL <= n; i += 2 * VL) {
+        wide_add_product(&a, vf_load(x + i), vf_load(y + i));
+        wide_add_product(&b, vf_load(x + i + VL), vf_load(y + i + VL));
+    }
+    double sum = wide_total(a) + wide_total(b);
+    for (; i < n; i++)
         sum += (double)x[i] * (double)y[i];
+    return sum;
+}
+
+float row_max(const float *x, int64_t n)
+{
+    vf a = (vf){0} - INFINITY, b = a;
+    int64_t i = 0;
+    for (; i + 2 * VL <= n; i += 2 * VL) {
+        a = vf_max(vf_load(x + i), a);
+        b = vf_max(vf_load(x + i + VL), b);
+    }
+    float max = vf_max_lane(vf_max(a, b));
+    for (; i < n; i++)
+        max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+double row_sum_exp(float *out, const float *x, int64_t n, float max)
+{
+    struct wide_sum a = {0}, b = {0};
+    int64_t i = 0;
+    for (; i + 2 * VL <= n; i += 2 * VL) {
+        vf p = vf_exp(vf_load(x + i) - max), q = vf_exp(vf_load(x + i + VL) - max);
+        wide_add(&a, p);
+        wide_add(&b, q);
+        if (out) {
+            vf_store(out + i, p);
+            vf_store(out + i + VL, q);
+        }
+    }
+    double sum = wide_total(a) + wide_total(b);
+    for (; i < n; i++) {
+        float p = exp_f32(x[i] - max);
+        sum += (double)p;
+        if (out)
+            out[i] = p;
+    }
     return sum;
 }
 

@@ -24,6 +24,10 @@ void row_round(float *row, enum dtype dt, int64_t n);
 /* The sum of n values and the dot product of two rows, accumulated in double. */
 double row_sum(const float *x, int64_t n);
 double row_dot(const float *x, const float *y, int64_t n);
+/* The greatest value, NaN passed over; -infinity when there is none. */
+float row_max(const float *x, int64_t n);
+/* The sum of exp(x - max) in double; the terms go to out (may be x) unless it is NULL. */
+double row_sum_exp(float *out, const float *x, int64_t n, float max);
 
 /* mask[i] = 1/(1-p) when element first+i of `sample` is kept, else 0. */
 void dropout_mask(float *mask, const struct dropout *d, int64_t sample, int64_t first, int64_t n);

@@ -127,16 +127,14 @@ static void sample_row(const struct sample_args *a, int64_t row, float *buffer,
     const float *x = row_read(a->logits, row * a->vocab_padded, a->dt, n, buffer);
     float max = -INFINITY;
     int32_t greedy = 0;
-    double sum = 0;
+    double sum;
     for (int64_t i = 0; i < n; i++) {
         if (x[i] > max) {
             max = x[i];
             greedy = (int32_t)i;
         }
     }
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
-        sum += (double)exp_f32(x[i] - max);
+    sum = row_sum_exp(NULL, x, n, max);
     int32_t id = choose(&a->params[row], x, n, max, greedy, candidates);
     a->ids[row] = id;
     a->logprobs[row] = (float)((double)x[id] - (double)max - log(sum));

@@ -1,74 +1,14 @@
-/* tile.h - small matrix products in registers, for tiles that attention and decoding keep in cache.
- *
- * gcc's vector extension, so that one source serves AVX-512, AVX2 and anything else. */
+/* tile.h - small matrix products in registers, for tiles that attention keeps in cache. */
 #ifndef DEVICE_CPU_TILE_H
 #define DEVICE_CPU_TILE_H
 
-#include "base/dtype.h"
-#include <stdint.h>
-#include <string.h>
-#ifdef __F16C__
-#include <immintrin.h>
-#endif
+#include "device/cpu/vector.h"
 
 #if defined(__AVX512F__)
-enum { VL = 16, TILE_ROWS = 8 };
-#elif defined(__AVX__)
-enum { VL = 8, TILE_ROWS = 4 };
+enum { TILE_ROWS = 8 };
 #else
-enum { VL = 4, TILE_ROWS = 4 };
+enum { TILE_ROWS = 4 };
 #endif
-enum { VL_MAX = 16 }; /* paddings use this one, so that shapes do not depend on the build */
-
-typedef float vf __attribute__((vector_size(VL * 4)));
-typedef uint32_t vu __attribute__((vector_size(VL * 4)));
-typedef uint16_t vh __attribute__((vector_size(VL * 2)));
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-ALWAYS_INLINE vf vf_load(const float *p)
-{
-    vf v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-ALWAYS_INLINE void vf_store(float *p, vf v)
-{
-    memcpy(p, &v, sizeof v);
-}
-
-/* Lanes added pairwise, always in the same order. */
-ALWAYS_INLINE float vf_sum(vf v)
-{
-    float lane[VL];
-    vf_store(lane, v);
-    for (int width = VL / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++)
-            lane[i] += lane[i + width];
-    return lane[0];
-}
-
-/* VL elements of any working dtype. */
-ALWAYS_INLINE vf vf_load_dt(const void *base, int64_t i, enum dtype dt)
-{
-    if (dt == DTYPE_F32)
-        return vf_load((const float *)base + i);
-    vh h;
-    memcpy(&h, (const uint16_t *)base + i, sizeof h);
-    if (dt == DTYPE_BF16)
-        return (vf)(__builtin_convertvector(h, vu) << 16);
-#if defined(__AVX512F__)
-    return (vf)_mm512_cvtph_ps((__m256i)h);
-#elif defined(__AVX__) && defined(__F16C__)
-    return (vf)_mm256_cvtph_ps((__m128i)h);
-#else
-    vf v;
-    for (int lane = 0; lane < VL; lane++)
-        v[lane] = f16_to_f32(h[lane]);
-    return v;
-#endif
-}
 
 /* c[TILE_ROWS, nv*VL] = (accumulate ? c : 0) + a b; a element (i,k) at a[i*rs + k*cs]. */
 ALWAYS_INLINE void tile_block(int nv, int64_t depth, const float *a, int64_t rs, int64_t cs,
