@@ -149,7 +149,7 @@ END
 
 @test "s3: names that are none" {
     as_user
-    for u in s3:// s3://data s3://data/ 's3://a b/c' s3:///x; do
+    for u in s3:// s3://data 's3://a b/c' 's3://a b/' s3:///x; do
         try "$u"
         status_is 2 && says "$u"
     done
@@ -223,6 +223,24 @@ END
     status_is 2
 }
 
+@test "s3: a prefix is a folder" {
+    as_user
+    mkdir -p "$STORE/data/p & q" "$STORE/data/many"
+    fetch --quiet --source "$ROOT/share/sample" --all -o want
+    cp want/*.jsonl "$STORE/data/p & q/"
+    echo x >"$STORE/data/p & q/a&b.txt"
+    run --separate-stderr fetch --source 's3://data/p & q/' --all -o got
+    status_is 0
+    diff -r want got
+    rm "$STORE/data/p & q/test.jsonl"
+    run --separate-stderr fetch --source 's3://data/p & q/' --split test
+    status_is 3 && says 'has no test split (found: train, validation)'
+    run --separate-stderr fetch --source s3://data/many/
+    status_is 3 && says 'more than a thousand'
+    run --separate-stderr fetch --source 's3://data/p & q/' --offline
+    status_is 1 && says 'has to be listed'
+}
+
 # --- moto and aws ------------------------------------------------------------------------------------
 
 with_moto() {
@@ -275,4 +293,7 @@ aws_() { timeout 60 aws --endpoint-url "$AWS_ENDPOINT_URL" "$@"; }
         fetch --quiet --source "s3://sst2/v1/${pair#*:}.jsonl" --split "${pair#*:}" --format tsv |
             cmp - "$SHARED/data/sst2/${pair%:*}.tsv"
     done
+    fetch --quiet --source s3://sst2/v1/ --all -o got
+    fetch --quiet --source "$SHARED/data/sst2" --all -o want
+    diff -r want got
 }

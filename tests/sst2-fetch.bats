@@ -359,6 +359,17 @@ END
     [ "$(sort train.txt validation.txt test.txt | uniq -d | wc -l)" -eq 0 ]
 }
 
+@test "--holdout from a pipe and from a zip" {
+    need_command zip
+    head -n 1001 "$ROOT/share/sample/train.tsv" >train.tsv
+    fetch --quiet --source train.tsv --holdout 10% --all -o want
+    cat train.tsv | fetch --quiet --source - --holdout 10% --all -o pipe
+    zip -q s.zip train.tsv
+    cat s.zip | fetch --quiet --source - --holdout 10% --all -o zip
+    diff -r want pipe
+    diff -r want zip
+}
+
 @test "--holdout leaves a source that has the split alone" {
     fetch --quiet --source "$ROOT/share/sample" --split train | cmp - <(fetch --quiet --source "$ROOT/share/sample" --holdout 5%)
     mkdir d

@@ -72,6 +72,8 @@ static enum status convert_rows(struct row_reader *r, enum split split, bool fro
         if (m->rows % 1024 == 0)
             progress_update(&progress, m->rows);
     }
+    if (progress.drawn) /* the next message begins on a line of its own */
+        progress_finish(&progress);
     return st;
 }
 

@@ -125,8 +125,7 @@ static enum http_verdict examine(struct arrival *a, const struct http_response *
                   r->status);
         return HTTP_FATAL;
     }
-    struct error *unused = e;
-    if (!a->began && begin_answer(a, r, unused) != STATUS_OK) /* an empty file */
+    if (!a->began && begin_answer(a, r, e) != STATUS_OK) /* an empty file */
         return HTTP_FATAL;
     if (d->version.bytes >= 0 && d->have != (uint64_t)d->version.bytes) {
         error_set(e, STATUS_FAILED, "%s: received %llu bytes, the server announced %lld",
@@ -175,7 +174,7 @@ enum status download_run(struct download *d, struct error *e)
             break;
         error_clear(e);
     }
-    if (st == STATUS_OK && !d->not_modified)
+    if (a.progress.drawn || (st == STATUS_OK && !d->not_modified))
         progress_finish(&a.progress);
     d->request.headers = own;
     http_response_release(&r);

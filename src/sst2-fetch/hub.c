@@ -364,9 +364,9 @@ enum status hub_fetch(const struct hub *h, const char *split, int fd, uint64_t h
         st = go_on(&s, have, e);
     if (st == STATUS_OK)
         st = run_session(&s, e);
-    if (st == STATUS_OK)
+    if (st == STATUS_OK || s.progress.drawn)
         progress_finish(&s.progress);
-    else if (st == STATUS_DATA) /* what we have does not fit together: the next run starts over */
+    if (st == STATUS_DATA) /* what we have does not fit together: the next run starts over */
         cache_entry_drop(h->cache, false);
     end_session(&s);
     free(authorization);

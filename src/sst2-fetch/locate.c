@@ -154,12 +154,28 @@ enum status locate_in_folder(struct located *l, const char *folder, struct error
     return st;
 }
 
-enum status locate_in_zip(struct located *l, const struct source_file *f, struct error *e)
+enum status locate_in_list(struct located *l, const char *where,
+                           enum status (*list)(void *arg,
+                                               void (*visit)(void *visit_arg, const char *name),
+                                               void *visit_arg, struct error *e),
+                           void *arg, struct error *e)
 {
-    struct collector c = {.found = l, .where = f->name, .e = e};
-    enum status st = zip_list(f, consider, &c, e);
-    enum status end = finish(&c, e);
-    return st == STATUS_OK ? end : st;
+    struct collector c = {.found = l, .where = where, .e = e};
+    enum status st = list(arg, consider, &c, e);
+    if (st != STATUS_OK)
+        c.st = st;
+    return finish(&c, e);
+}
+
+static enum status list_zip(void *arg, void (*visit)(void *visit_arg, const char *name),
+                            void *visit_arg, struct error *e)
+{
+    return zip_list(arg, visit, visit_arg, e);
+}
+
+enum status locate_in_zip(struct located *l, struct source_file *f, struct error *e)
+{
+    return locate_in_list(l, f->name, list_zip, f, e);
 }
 
 void locate_release(struct located *l)

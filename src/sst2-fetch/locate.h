@@ -17,8 +17,13 @@ struct located {
  * .jsonl, .json, .ndjson or .txt behind it and .gz behind that. The one nearest the top wins; two
  * equally near are an error. Other files are ignored. */
 enum status locate_in_folder(struct located *l, const char *folder, struct error *e) MUST_CHECK;
-enum status locate_in_zip(struct located *l, const struct source_file *f,
-                          struct error *e) MUST_CHECK;
+enum status locate_in_zip(struct located *l, struct source_file *f, struct error *e) MUST_CHECK;
+/* Names that `list` hands to its visitor, one by one; where names their place in messages. */
+enum status locate_in_list(struct located *l, const char *where,
+                           enum status (*list)(void *arg,
+                                               void (*visit)(void *visit_arg, const char *name),
+                                               void *visit_arg, struct error *e),
+                           void *arg, struct error *e) MUST_CHECK;
 void locate_release(struct located *l);
 
 #endif

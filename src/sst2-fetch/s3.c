@@ -7,28 +7,60 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* s3://bucket/key in its parts; *n: bytes of the bucket's name. */
+static enum status split_name_of(const char *s3_url, const char **bucket, size_t *n,
+                                 const char **key, struct error *e)
+{
+    *bucket = s3_url + strlen("s3://");
+    const char *slash = strchr(*bucket, '/');
+    *n = slash ? (size_t)(slash - *bucket) : strlen(*bucket);
+    *key = slash ? slash + 1 : "";
+    if (*n == 0)
+        return error_set(e, STATUS_USAGE, "%s: expected s3://BUCKET/KEY", s3_url);
+    if (strspn(*bucket, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") < *n)
+        return error_set(e, STATUS_USAGE, "%s: '%.*s' cannot be the name of a bucket", s3_url,
+                         (int)*n, *bucket);
+    return STATUS_OK;
+}
+
+/* Appends scheme://host/ up to where the key begins. */
+static bool append_base(struct strbuf *out, const struct s3 *s3, const char *bucket, size_t n)
+{
+    /* A dot in a bucket's name does not fit Amazon's wildcard certificate. */
+    if (s3->endpoint)
+        return strbuf_printf(out, "%s/%.*s/", s3->endpoint, (int)n, bucket);
+    if (memchr(bucket, '.', n))
+        return strbuf_printf(out, "https://s3.%s.amazonaws.com/%.*s/", s3->region, (int)n, bucket);
+    return strbuf_printf(out, "https://%.*s.s3.%s.amazonaws.com/", (int)n, bucket, s3->region);
+}
+
 enum status s3_object_url(const struct s3 *s3, const char *s3_url, const char *query, char **url,
                           struct error *e)
 {
-    const char *bucket = s3_url + strlen("s3://");
-    const char *key = strchr(bucket, '/');
-    size_t n = key ? (size_t)(key - bucket) : strlen(bucket);
-    if (n == 0 || !key || !key[1])
-        return error_set(e, STATUS_USAGE, "%s: expected s3://BUCKET/KEY", s3_url);
-    if (strspn(bucket, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") < n)
-        return error_set(e, STATUS_USAGE, "%s: '%.*s' cannot be the name of a bucket", s3_url,
-                         (int)n, bucket);
+    const char *bucket, *key;
+    size_t n;
     struct strbuf out = {0};
-    bool ok;
-    /* A dot in a bucket's name does not fit Amazon's wildcard certificate. */
-    if (s3->endpoint)
-        ok = strbuf_printf(&out, "%s/%.*s", s3->endpoint, (int)n, bucket);
-    else if (memchr(bucket, '.', n))
-        ok = strbuf_printf(&out, "https://s3.%s.amazonaws.com/%.*s", s3->region, (int)n, bucket);
-    else
-        ok = strbuf_printf(&out, "https://%.*s.s3.%s.amazonaws.com", (int)n, bucket, s3->region);
-    ok = ok && sigv4_encode(&out, key, true) && (!query || strbuf_printf(&out, "?%s", query));
-    if (!ok) {
+    TRY(split_name_of(s3_url, &bucket, &n, &key, e));
+    if (!*key)
+        return error_set(e, STATUS_USAGE, "%s: expected s3://BUCKET/KEY", s3_url);
+    if (!append_base(&out, s3, bucket, n) || !sigv4_encode(&out, key, true) ||
+        (query && !strbuf_printf(&out, "?%s", query))) {
+        strbuf_release(&out);
+        return error_memory(e, strlen(s3_url), "a URL");
+    }
+    *url = out.data;
+    return STATUS_OK;
+}
+
+enum status s3_list_url(const struct s3 *s3, const char *s3_url, char **url, struct error *e)
+{
+    const char *bucket, *key;
+    size_t n;
+    struct strbuf out = {0};
+    TRY(split_name_of(s3_url, &bucket, &n, &key, e));
+    if (!append_base(&out, s3, bucket, n) ||
+        !strbuf_puts(&out, "?delimiter=%2F&list-type=2&prefix=") ||
+        !sigv4_encode(&out, key, false)) {
         strbuf_release(&out);
         return error_memory(e, strlen(s3_url), "a URL");
     }

@@ -39,6 +39,13 @@ void s3_release(struct s3 *s3);
  * virtual-hosted at Amazon, path style elsewhere. malloc'ed. */
 enum status s3_object_url(const struct s3 *s3, const char *s3_url, const char *query, char **url,
                           struct error *e) MUST_CHECK;
+/* The URL that lists what lies directly below "s3://bucket/prefix/". */
+enum status s3_list_url(const struct s3 *s3, const char *s3_url, char **url,
+                        struct error *e) MUST_CHECK;
+/* Calls visit with the name of each of these objects, without the prefix. */
+enum status s3_list(struct http *http, const struct s3 *s3, const char *s3_url,
+                    void (*visit)(void *arg, const char *name), void *arg,
+                    struct error *e) MUST_CHECK;
 /* For http_request.sign, with the struct s3 as its argument: Signature Version 4. */
 enum status s3_sign(const void *s3, const struct http_request *request, struct curl_slist **headers,
                     struct error *e);

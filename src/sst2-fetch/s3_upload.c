@@ -174,10 +174,11 @@ enum status s3_upload(struct http *http, const struct s3 *s3, const char *s3_url
     enum status st = bytes <= u.part_bytes ? upload_whole(&u, e) : upload_parts(&u, e);
     if (st == STATUS_OK) {
         progress_update(&u.progress, bytes);
-        progress_finish(&u.progress);
     } else {
         error_context(e, "uploading");
     }
+    if (st == STATUS_OK || u.progress.drawn)
+        progress_finish(&u.progress);
     strbuf_release(&u.parts);
     free(u.id);
     return st;

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "sst2-fetch/source.h"
 #include "sst2-fetch/digest.h"
 #include "base/io.h"
@@ -30,18 +31,48 @@ static enum status open_file(struct source *s, const char *path, struct error *e
     return STATUS_OK;
 }
 
-static enum status open_remote(struct source *s, struct error *e)
+static enum status open_remote(struct source *s, const char *url, struct error *e)
 {
     struct remote_file local = {.fd = -1};
-    s->form = FORM_FILE;
-    enum status st =
-        remote_fetch(s->request.remote, s->request.source, s->request.sha256, &local, e);
+    enum status st = remote_fetch(s->request.remote, url, s->request.sha256, &local, e);
     if (st == STATUS_OK)
         st = source_file_adopt(&s->file, &s->head, local.fd, local.name, e);
     free(local.name);
-    if (st == STATUS_OK && s->file.kind == SOURCE_ZIP)
+    if (st == STATUS_OK && s->form == FORM_FILE && s->file.kind == SOURCE_ZIP)
         st = locate_in_zip(&s->located, &s->file, e);
     return st;
+}
+
+static enum status list_prefix(void *arg, void (*visit)(void *visit_arg, const char *name),
+                               void *visit_arg, struct error *e)
+{
+    const struct source *s = arg;
+    const struct remote *r = s->request.remote;
+    return s3_list(r->http, r->s3, s->request.source, visit, visit_arg, e);
+}
+
+/* s3://bucket/prefix/: as a folder. */
+static enum status open_prefix(struct source *s, struct error *e)
+{
+    const char *name = s->request.source;
+    s->form = FORM_PREFIX;
+    if (s->request.sha256)
+        return error_set(e, STATUS_USAGE, "--sha256 needs a source of one file; %s is a prefix",
+                         name);
+    if (s->request.remote->offline)
+        return error_set(e, STATUS_FAILED,
+                         "%s has to be listed, and --offline was given; name the object", name);
+    TRY(locate_in_list(&s->located, name, list_prefix, s, e));
+    for (int i = 0; i < SPLIT_COUNT; i++) {
+        char *url = NULL;
+        if (!s->located.path[i])
+            continue;
+        if (asprintf(&url, "%s%s", name, s->located.path[i]) < 0)
+            return error_memory(e, strlen(name), "a URL");
+        free(s->located.path[i]);
+        s->located.path[i] = url;
+    }
+    return STATUS_OK;
 }
 
 enum status source_open(struct source *s, const struct source_request *request, struct error *e)
@@ -57,8 +88,12 @@ enum status source_open(struct source *s, const struct source_request *request, 
                              "--sha256 does not go with --source hub: its answers are no file");
         return STATUS_OK;
     }
-    if (remote_is_url(name))
-        return open_remote(s, e);
+    if (strncmp(name, "s3://", 5) == 0 && name[strlen(name) - 1] == '/')
+        return open_prefix(s, e);
+    if (remote_is_url(name)) {
+        s->form = FORM_FILE;
+        return open_remote(s, name, e);
+    }
     if (strncmp(name, "file://", 7) == 0)
         name += name[7] == '/' ? 7 : 0;
     if (strstr(name, "://"))
@@ -101,6 +136,8 @@ enum status source_stream(struct source *s, enum split split, struct stream *out
     source_file_close(&s->file);
     if (s->form == FORM_HUB)
         TRY(open_hub(s, split, e));
+    else if (s->form == FORM_PREFIX)
+        TRY(open_remote(s, path, e));
     else
         TRY(source_file_open(&s->file, &s->head, path, false, s->request.tmpdir, e));
     if (s->file.kind == SOURCE_ZIP)

@@ -16,13 +16,14 @@ struct source_request {
 
 struct source {
     struct source_request request;
-    enum { FORM_FOLDER, FORM_FILE, FORM_HUB } form;
-    struct located located;  /* folder: paths; zip: members */
+    enum { FORM_FOLDER, FORM_FILE, FORM_HUB, FORM_PREFIX } form;
+    struct located located;  /* folder: paths; zip: members; prefix: URLs */
     struct source_file file; /* the file, or the last one opened of a folder or the hub */
     struct source_head head;
 };
 
-/* Downloads what has to be downloaded, except for the hub, which is asked split by split. */
+/* Downloads what has to be downloaded, except that the hub and an s3:// prefix are asked split by
+ * split. */
 enum status source_open(struct source *s, const struct source_request *request,
                         struct error *e) MUST_CHECK;
 bool source_has(const struct source *s, enum split split);

@@ -12,6 +12,7 @@ contains "refuse" fail at the second part.
 import collections
 import hashlib
 import hmac
+import html
 import http.server
 import json
 import os
@@ -128,7 +129,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_POST = do_DELETE = handle_any
 
+    def on_list(self, path):
+        prefix = self.query["prefix"]
+        names = sorted(n for n in os.listdir(path + "/" + prefix) if os.path.isfile(f"{path}/{prefix}{n}"))
+        keys = "".join(f"<Contents><Key>{html.escape(prefix + n)}</Key></Contents>" for n in names)
+        cut = "true" if "many" in prefix else "false"
+        self.answer(200, f"<?xml version=\"1.0\"?><ListBucketResult><IsTruncated>{cut}</IsTruncated>{keys}"
+                         f"</ListBucketResult>".encode())
+
     def on_GET(self, path, body):
+        if self.query.get("list-type") == "2":
+            return self.on_list(path.rstrip("/"))
         if not os.path.isfile(path):
             return self.refuse(404, "NoSuchKey")
         with open(path, "rb") as f:
