@@ -76,7 +76,7 @@ SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) -lutf8proc $(
 SYS_ckpt-merge := -lutf8proc $(LIBS_base)
 SYS_gpt2-infer := $(CUDA_LIBS) $(LIBS_cpu) -lmicrohttpd -lutf8proc $(LIBS_base) -ldl
 
-.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench test-gpu bench-gpu $(TOOLS)
+.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-tokenize test-gpu bench-gpu $(TOOLS)
 .SECONDARY:
 all: $(addprefix $(BIN)/,$(TOOLS))
 $(TOOLS): %: $(BIN)/%
@@ -128,6 +128,8 @@ check-layers:
 	tests/check-layers.sh
 bench: all
 	tests/bench.sh
+bench-tokenize: gpt2-tokenize # PYTHON=path/to/python adds tiktoken and Hugging Face tokenizers
+	BIN=$(BIN) tests/bench/tokenize.sh
 test-gpu: all unit
 	tests/gpu/run.sh
 bench-gpu: all
