@@ -311,8 +311,8 @@ static enum status train(struct train *t, struct error *e)
  */
 
 /* Ranks fail together with the same message (an agreement) or apart (a lost peer). Apart, the
- * lowest rank that is still alive should speak and end the others, so higher ranks let it go first.
- */
+ * lowest rank that is still alive should speak and end the others: higher ranks let it go first,
+ * and are silent when the launcher's SIGTERM (blocked so far) says that it did. */
 static int fail(struct train *t, struct error *e)
 {
     struct world *w = t->world;
@@ -323,9 +323,13 @@ static int fail(struct train *t, struct error *e)
             log_error(e);
         return e->status;
     }
-    int64_t ms = min_i64(w->rank * 100, 2000);
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-    log_error(e);
+    int64_t ms = min_i64(w->rank * 500, 4000);
+    struct timespec patience = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    sigset_t term;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    if (w->rank == 0 || sigtimedwait(&term, NULL, &patience) != SIGTERM)
+        log_error(e);
     world_abort(w, e->status);
 }
 
@@ -346,7 +350,11 @@ static enum status parse(struct train *t, int argc, char **argv, enum option_act
                          struct error *e)
 {
     TRY(refuse_foreign_options(&argc, argv, e));
-    TRY(options_parse(&t->given, &train_option_table, argc, argv, &t->o, action, e));
+    enum status st = options_parse(&t->given, &train_option_table, argc, argv, &t->o, action, e);
+    if (st != STATUS_OK) {
+        t->o = (struct train_options){0}; /* half-filled: nothing of it may be used */
+        return st;
+    }
     if (*action == OPTIONS_EXIT)
         return STATUS_OK;
     if (t->given.positional_count > 0)

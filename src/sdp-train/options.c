@@ -44,7 +44,7 @@ static const char *const engines[] = {"auto", "self", "mpi", "nccl", NULL};
 static const char *const launchers[] = {"auto", "self", "mpi", "env", NULL};
 static const char *const partials[] = {"0", "1", "auto", NULL};
 
-#define BIG 9e15
+#define BIG 1e30
 
 static const struct option_spec specs[] = {
     HEADING("Data and length"),
@@ -61,7 +61,7 @@ static const struct option_spec specs[] = {
     HEADING("Model"),
     TEXT("model", model, NULL, "NAME|FILE.json",
          "A shape by name (gpt2-small, gpt2-xl, smp-gpt2-30b, gpt2-tiny, ...) or a config.json; "
-         "default\n"
+         "default "
          "gpt2-small, or the one beside --init-from."),
     INT("max-context-width", context, "0", 0, 1 << 24, "Positions; 0 keeps the model's."),
     INT("vocab-size", vocab, "0", 0, 2e9, "Vocabulary; 0 keeps the model's."),
@@ -73,16 +73,15 @@ static const struct option_spec specs[] = {
     FLOAT("embd-pdrop", embd_pdrop, "-1", -1, 1, "Dropout of embeddings; -1 keeps the model's."),
     FLOAT("attn-pdrop", attn_pdrop, "-1", -1, 1,
           "Dropout of attention weights; -1 keeps the model's."),
-    TEXT(
-        "init-from", init_from, NULL, "DIR|FILE.safetensors",
-        "Start from these weights (a Hugging Face GPT-2); shapes come from its config.json unless\n"
-        "--model is given."),
+    TEXT("init-from", init_from, NULL, "DIR|FILE.safetensors",
+         "Start from these weights (a Hugging Face GPT-2); shapes come from its config.json unless "
+         "--model is given."),
 
     HEADING("Batch"),
     INT("train-batch-size", batch, "2", 1, 1 << 20, "Samples a rank and micro-step."),
     INT("gradient-accumulation", accumulation, "1", 1, 1 << 20, "Micro-steps an optimizer step."),
     INT("global-batch-size", global_batch, "0", 0, BIG,
-        "Samples a step over all ranks, any number; sets --gradient-accumulation. 0: ranks x\n"
+        "Samples a step over all ranks, any number; sets --gradient-accumulation. 0: ranks x "
         "--train-batch-size x --gradient-accumulation."),
     INT("val-batch-size", val_batch, "4", 1, 1 << 20, "Samples a rank and validation batch."),
 
@@ -197,9 +196,9 @@ static const struct option_spec specs[] = {
 
 const struct option_table train_option_table = {
     .tool = "sdp-train",
-    .usage = "--training-dir DIR [options]\nmpirun -n W sdp-train --training-dir DIR [options]\n"
+    .usage = "--training-dir DIR [options]\n"
              "--plan --model NAME --world-size W [options]",
-    .summary = "Trains GPT-2 with sharded data parallelism.",
+    .summary = "Trains GPT-2 with sharded data parallelism; under mpirun -n W or srun, on W ranks.",
     .specs = specs,
     .count = sizeof specs / sizeof specs[0],
     .config_file = true,
