@@ -15,6 +15,7 @@
 
 namespace
 {
+constexpr float LOG2E = 1.4426950408889634f;
 constexpr int QUERIES = 64, KEYS = 128, CHUNK = 32 /* queries handled in registers at a time */;
 
 /* A warp owns 16*MTILES keys: two tiles while dK and dV fit in registers. */
@@ -170,6 +171,7 @@ softmax_gradient(float (&s)[MTILES][CHUNK / 8][4], float (&dp)[MTILES][CHUNK / 8
         for (int j = 0; j < CHUNK / 8; j++) {
             float2 l = *(const float2 *)(lse + 8 * j + 2 * (lane % 4));
             float2 d = *(const float2 *)(delta + 8 * j + 2 * (lane % 4));
+            l.x *= LOG2E, l.y *= LOG2E;
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float p = exp2_fast(s[i][j][e] * a.scale_log2 - (e % 2 ? l.y : l.x));
@@ -276,12 +278,13 @@ __global__ void __launch_bounds__(shape<DP>::WARPS * 32, DP <= 64 ? 2 : 1)
         load_tile<DP, QUERIES, THREADS>(t.q(buffer), query, qb * QUERIES, time, stride, a.head_dim);
         load_tile<DP, QUERIES, THREADS>(t.dout(buffer), dob, qb * QUERIES, time, out_stride,
                                         a.head_dim);
-        if (threadIdx.x < QUERIES) { /* +inf makes the probabilities of missing rows 0 */
-            int q = qb * QUERIES + threadIdx.x;
-            t.lse(buffer)[threadIdx.x] =
-                q < time ? lse[bh * a.time + q] * 1.4426950408889634f : INFINITY;
-            t.delta(buffer)[threadIdx.x] = q < time ? delta[bh * a.time + q] : 0.0f;
-        }
+        /* Missing rows have q = dO = delta = 0, so that they add nothing whatever P is. */
+        int i = threadIdx.x % QUERIES, q = qb * QUERIES + i;
+        int64_t at = bh * a.time + (q < time ? q : 0);
+        if (threadIdx.x < QUERIES)
+            copy_async4(t.lse(buffer) + i, lse + at, q < time);
+        else if (threadIdx.x < 2 * QUERIES)
+            copy_async4(t.delta(buffer) + i, delta + at, q < time);
     };
 
     /* Key blocks are dealt in snake order, which evens out their triangle of work. */
@@ -299,12 +302,17 @@ __global__ void __launch_bounds__(shape<DP>::WARPS * 32, DP <= 64 ? 2 : 1)
         /* One turn more than query blocks: dQ follows a turn behind. */
         int buffer = 0;
         for (const int first = qb; qb <= query_blocks; qb++, buffer ^= 1) {
-            int q0 = qb * QUERIES;
+            const int q0 = qb * QUERIES, done = S::DS_BUFFERS == 1 ? qb : qb - 1;
             copy_async_wait<0>();
             __syncthreads(); /* this block and the last one's dS are here; the rest is free */
             if (qb + 1 < query_blocks)
                 load_queries(qb + 1, buffer ^ 1);
             copy_async_commit();
+            /* The sums that dQ will be added to have mostly left the cache since the last key
+             * block. */
+            if (done >= first && done < query_blocks && kb != slice &&
+                (int)threadIdx.x * 32 < S::SLOT)
+                prefetch_l2(partial + (int64_t)done * S::SLOT + threadIdx.x * 32);
 #pragma unroll 1
             for (int c = 0; c < QUERIES && qb < query_blocks; c += CHUNK) {
                 T *ds = t.ds(buffer) + warp_key * (QUERIES + 8) + c;
@@ -320,7 +328,6 @@ __global__ void __launch_bounds__(shape<DP>::WARPS * 32, DP <= 64 ? 2 : 1)
             }
             if (S::DS_BUFFERS == 1)
                 __syncthreads(); /* this block's dS is here */
-            int done = S::DS_BUFFERS == 1 ? qb : qb - 1;
             if (done >= first && done < query_blocks)
                 add_query_gradient<T, DP>(
                     t.ds(buffer ^ (S::DS_BUFFERS - 1)), t.k, partial + (int64_t)done * S::SLOT,

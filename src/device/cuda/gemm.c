@@ -431,7 +431,7 @@ static struct gemm_plan *plan_for(struct device *dev, const struct gemm *g)
 static bool should_measure(const struct gemm_plan *p)
 {
     const struct gemm_key *k = &p->key;
-    bool regular = k->m % 64 == 0 && k->n % 8 == 0 && k->k % 8 == 0;
+    bool regular = k->m % 8 == 0 && k->n % 8 == 0 && k->k % 8 == 0;
     bool large = 2.0 * (double)k->m * (double)k->n * (double)k->k >= 1e9;
     return !p->measured && ((regular && large) || p->uses >= MEASURE_AFTER);
 }

@@ -174,7 +174,7 @@ extern "C" cudaError_t cuda_layernorm_forward(cudaStream_t s, void *y, void *sum
  * A block owns every gridDim-th row, a thread 8 columns of each, whose dweight and dbias it keeps
  * in registers; the next row is loaded before this one is worked on. partials [gridDim, 2, C] fp32
  * receives each block's dweight and dbias. dx may be dy's buffer. */
-template <typename T, int THREADS>
+template <typename T, int THREADS, bool DROP>
 __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     layernorm_backward_kernel(T *dx, T *ddelta, float *partials, const T *dy, const T *x,
                               const float *mean, const float *rstd, const T *weight, int64_t rows,
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
         }
         store_vec(dx + at, out);
         if (ddelta) {
-            if (m.threshold)
+            if (DROP)
                 dropout_apply(out, m, (uint64_t)m.samples[row / time],
                               (uint64_t)(row % time * channels + column));
             store_vec(ddelta + at, out);
@@ -337,9 +337,13 @@ extern "C" cudaError_t cuda_layernorm_backward(cudaStream_t s, void *dx, void *d
             layernorm_backward_plain<T><<<GRID(rows), 256, 0, s>>>(
                 (T *)dx, (T *)ddelta, dy_, x_, mean, rstd, w_, time, channels, accumulate, m);
         } else {
-            auto kernel = threads <= 256   ? layernorm_backward_kernel<T, 256>
-                          : threads <= 512 ? layernorm_backward_kernel<T, 512>
-                                           : layernorm_backward_kernel<T, 1024>;
+            auto kernel = threads <= 256   ? layernorm_backward_kernel<T, 256, false>
+                          : threads <= 512 ? layernorm_backward_kernel<T, 512, false>
+                                           : layernorm_backward_kernel<T, 1024, false>;
+            if (m.threshold && ddelta)
+                kernel = threads <= 256   ? layernorm_backward_kernel<T, 256, true>
+                         : threads <= 512 ? layernorm_backward_kernel<T, 512, true>
+                                          : layernorm_backward_kernel<T, 1024, true>;
             kernel<<<GRID(blocks), threads, 0, s>>>((T *)dx, (T *)ddelta, partials, dy_, x_, mean,
                                                     rstd, w_, rows, time, channels, accumulate, m);
         }

@@ -18,6 +18,17 @@ __device__ __forceinline__ void copy_async16(void *shared, const void *global, b
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(shared)),
                  "l"(global), "r"(valid ? 16 : 0));
 }
+/* 4 bytes, as copy_async16. */
+__device__ __forceinline__ void copy_async4(void *shared, const void *global, bool valid)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(valid ? 4 : 0));
+}
+/* Asks for the 128 bytes at p to be brought to the L2 cache. */
+__device__ __forceinline__ void prefetch_l2(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p));
+}
 __device__ __forceinline__ void copy_async_commit()
 {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
