@@ -31,7 +31,7 @@ ranks() {
     if [ "$w" = 1 ]; then
         timeout "${RANKS_TIMEOUT:-150}" sdp-train --quiet "$@"
     else
-        timeout "${RANKS_TIMEOUT:-150}" mpirun -n "$w" sdp-train --quiet "$@"
+        timeout "${RANKS_TIMEOUT:-150}" mpirun -n "$w" sdp-train --quiet "$@" </dev/null
     fi
 }
 # golden W MODEL_DIR SHARDS METRICS OPTIONS: the reference run of that model.

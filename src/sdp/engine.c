@@ -110,7 +110,7 @@ static enum status make_tables(struct sdp_engine *x, int world, int rank, const 
     return STATUS_OK;
 }
 
-enum status sdp_engine_plan(struct sdp_engine *x, const struct sdp_config *c, int world, int rank,
+enum status sdp_engine_size(struct sdp_engine *x, const struct sdp_config *c, int world, int rank,
                             const int32_t *nodes, const struct device_ops *ops, struct error *e)
 {
     struct device counting = {.ops = ops}; /* sizes only: nothing is opened */
@@ -190,31 +190,39 @@ static enum status open_events(struct sdp_engine *x, struct error *e)
     return sdp_timer_open(&x->timer, x->dev, min_i64(waits, TIMER_PAIRS_MAX), e);
 }
 
-enum status sdp_engine_open(struct sdp_engine *x, const struct sdp_config *c, struct world *w,
-                            struct device *dev, const struct comm_ops *comm, struct error *e)
+enum status sdp_engine_assemble(struct sdp_engine *x, const struct sdp_config *c, struct world *w,
+                                const int32_t *nodes, struct device *dev,
+                                const struct comm_ops *comm, struct error *e)
 {
-    int32_t *nodes = NULL;
-    enum status st;
     memset(x, 0, sizeof *x);
     x->config = *c;
     x->world = w;
     x->dev = dev;
     x->comms.ops = comm;
-    TRY_OUT(gather_nodes(w, &nodes, e));
-    TRY_OUT(make_tables(x, w->size, w->rank, nodes, e));
-    TRY_OUT(open_streams(x, e));
-    TRY_OUT(open_comms(x, e));
-    TRY_OUT(sdp_units_open(x, e));
-    TRY_OUT(sdp_grads_open(x, e));
-    TRY_OUT(open_events(x, e));
+    TRY(make_tables(x, w->size, w->rank, nodes, e));
+    TRY(open_streams(x, e));
+    TRY(open_comms(x, e));
+    TRY(sdp_units_open(x, e));
+    TRY(sdp_grads_open(x, e));
+    TRY(open_events(x, e));
     lay_out(x); /* counts */
-    TRY_OUT(sdp_arena_alloc(&x->arena, dev, e));
+    TRY(sdp_arena_alloc(&x->arena, dev, e));
     lay_out(x); /* places */
-    TRY_OUT(sdp_work_open(x, &x->train, e));
+    TRY(sdp_work_open(x, &x->train, e));
     if (c->eval_batch > 0)
-        TRY_OUT(sdp_work_open(x, &x->eval, e));
+        TRY(sdp_work_open(x, &x->eval, e));
     register_buffers(x);
-out:
+    return STATUS_OK;
+}
+
+enum status sdp_engine_open(struct sdp_engine *x, const struct sdp_config *c, struct world *w,
+                            struct device *dev, const struct comm_ops *comm, struct error *e)
+{
+    int32_t *nodes = NULL;
+    memset(x, 0, sizeof *x);
+    enum status st = gather_nodes(w, &nodes, e);
+    if (st == STATUS_OK)
+        st = sdp_engine_assemble(x, c, w, nodes, dev, comm, e);
     free(nodes);
     return st;
 }

@@ -1,6 +1,6 @@
 /* engine.h - one rank's share of a sharded model, and everything that works on it.
  *
- * Life: sdp_engine_plan fills sizes without a device's memory; sdp_engine_open then makes streams,
+ * Life: sdp_engine_size fills sizes without a device's memory; sdp_engine_open makes streams,
  * communicators and memory. Parameters come in through load.h, steps run through step.h, state goes
  * out through save.h. One thread drives an engine. */
 #ifndef SDP_ENGINE_H
@@ -103,11 +103,16 @@ struct sdp_engine {
     struct event *step_done, *step_begun, *step_ended;
 };
 
-/* Sizes only: the arena counts, nothing is allocated but small tables. device_name's backend says
- * how much workspace its kernels need; it is not opened. */
-enum status sdp_engine_plan(struct sdp_engine *x, const struct sdp_config *c, int world, int rank,
+/* Sizes only: the arena counts, nothing is allocated but small tables. ops says how much workspace
+ * its kernels need; no device is opened. */
+enum status sdp_engine_size(struct sdp_engine *x, const struct sdp_config *c, int world, int rank,
                             const int32_t *nodes, const struct device_ops *ops,
                             struct error *e) MUST_CHECK;
+/* What sdp_engine_open does once the nodes of all ranks are known; sim.h gives it a world, a device
+ * and collectives that only keep time. */
+enum status sdp_engine_assemble(struct sdp_engine *x, const struct sdp_config *c, struct world *w,
+                                const int32_t *nodes, struct device *dev,
+                                const struct comm_ops *comm, struct error *e) MUST_CHECK;
 /* Collective. The world and the device outlive the engine. */
 enum status sdp_engine_open(struct sdp_engine *x, const struct sdp_config *c, struct world *w,
                             struct device *dev, const struct comm_ops *comm,

@@ -41,15 +41,19 @@ static void reduce_sums(struct sdp_engine *x, float *sums, int64_t n)
     sdp_timer_end(&x->timer, s);
 }
 
+void sdp_step_begin(struct sdp_engine *x)
+{
+    sdp_timer_reset(&x->timer);
+    x->dev->ops->event_record(x->dev, x->step_begun, x->streams.compute);
+}
+
 enum status sdp_step_gradients(struct sdp_engine *x, struct sdp_data *data,
                                const struct sdp_step *s, struct sdp_step_result *r, struct error *e)
 {
-    struct stream *compute = x->streams.compute;
     int64_t n = x->config.accumulation;
     *r = (struct sdp_step_result){0};
     world_note_step(x->world, s->number);
-    sdp_timer_reset(&x->timer);
-    x->dev->ops->event_record(x->dev, x->step_begun, compute);
+    sdp_step_begin(x);
     for (int64_t k = 0; k < n; k++) {
         struct sdp_data_slot *slot;
         TRY(sdp_data_next(data, &slot, e));
@@ -57,6 +61,13 @@ enum status sdp_step_gradients(struct sdp_engine *x, struct sdp_data *data,
         sdp_pass_train(x, &slot->batch, head_scale(x, s), k == 0, k + 1 == n, slot->uploaded);
         sdp_data_done(data, slot);
     }
+    sdp_step_reduce(x, s);
+    return STATUS_OK;
+}
+
+void sdp_step_reduce(struct sdp_engine *x, const struct sdp_step *s)
+{
+    struct stream *compute = x->streams.compute;
     sdp_grads_finish(x);
     sum_squares(x);
     x->readback->flags[0] = s->stop;
@@ -67,7 +78,6 @@ enum status sdp_step_gradients(struct sdp_engine *x, struct sdp_data *data,
     x->dev->ops->step_control(x->dev, compute, x->scalars.control, &x->scalars.sums[SDP_SUM_NORM],
                               &x->scalars.sums[SDP_SUM_LOSS], gradient_unscale(x, s),
                               (float)(1.0 / (double)s->targets), x->config.clip);
-    return STATUS_OK;
 }
 
 static void update_range(struct sdp_engine *x, const struct sdp_step *s, int64_t unit,

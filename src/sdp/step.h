@@ -34,6 +34,9 @@ enum status sdp_step_gradients(struct sdp_engine *x, struct sdp_data *data,
                                struct error *e) MUST_CHECK;
 enum status sdp_step_update(struct sdp_engine *x, const struct sdp_step *s,
                             struct sdp_step_result *r, struct error *e) MUST_CHECK;
+/* The parts of sdp_step_gradients around its micro-steps. */
+void sdp_step_begin(struct sdp_engine *x);
+void sdp_step_reduce(struct sdp_engine *x, const struct sdp_step *s);
 /* Mean loss of the first `batches` validation batches (every rank one each), or all when fewer. */
 enum status sdp_validate(struct sdp_engine *x, struct shard_set *set, int64_t batches, double *loss,
                          int64_t *samples, struct error *e) MUST_CHECK;
