@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CANDIDATES = 16, MEASURE_AFTER = 16, RUNS = 3, FIRST_BUCKETS = 256, COLUMN_CHUNK = 16384 };
+enum { CANDIDATES = 16, RUNS = 3, FIRST_BUCKETS = 256, COLUMN_CHUNK = 16384 };
 
 /* What a plan depends on; compared as bytes, so it is zeroed before it is filled. */
 struct gemm_key {
@@ -30,7 +30,6 @@ struct gemm_key {
 struct gemm_plan {
     struct gemm_key key;
     struct gemm_plan *next;
-    int64_t uses;
     bool fused; /* the epilogue is in the product */
     bool measured;
     cublasLtMatmulDesc_t op[2]; /* without and with the epilogue; op[1] NULL when not offered */
@@ -432,8 +431,7 @@ static bool should_measure(const struct gemm_plan *p)
 {
     const struct gemm_key *k = &p->key;
     bool regular = k->m % 8 == 0 && k->n % 8 == 0 && k->k % 8 == 0;
-    bool large = 2.0 * (double)k->m * (double)k->n * (double)k->k >= 1e9;
-    return !p->measured && ((regular && large) || p->uses >= MEASURE_AFTER);
+    return !p->measured && regular && 2.0 * (double)k->m * (double)k->n * (double)k->k >= 1e9;
 }
 
 void cuda_gemm(struct device *dev, struct stream *s, const struct gemm *g)
@@ -453,7 +451,6 @@ void cuda_gemm(struct device *dev, struct stream *s, const struct gemm *g)
     c.bias_grad = g->bias_grad ? cuda_stream_sums(dev, s, g->n) : NULL;
     if (!cuda_healthy(dev))
         return;
-    c.plan->uses++;
     if (should_measure(c.plan))
         measure(&c);
     if (blas_ok(dev, multiply(&c, c.plan->fused, &c.plan->algo), g, "multiplying"))
