@@ -1,12 +1,8 @@
 # ckpt-merge: a sharded checkpoint becomes a model folder, bit for bit, or a clear error and nothing.
 load helper
 
-BUILD=${BUILD:-$ROOT/build}
 setup_file() {
-    ${CC:-cc} -std=gnu11 -O1 ${SANITIZE:-} -I"$ROOT/src" -o "$BATS_FILE_TMPDIR/make_ckpt" \
-        "$ROOT/tests/fixtures/make_ckpt.c" \
-        -Wl,--start-group "$BUILD/libformat.a" "$BUILD/libgpt2.a" "$BUILD/libbase.a" -Wl,--end-group \
-        -ljansson -lxxhash -lpthread -lm
+    "$ROOT/tests/fixtures/make_ckpt.sh" "$BATS_FILE_TMPDIR/make_ckpt"
 }
 # make_ckpt STEP RANKS SEED [FINGERPRINT [FAULT]]: a tiny model in $TMP/ck
 make_ckpt() {

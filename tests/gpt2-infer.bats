@@ -1,15 +1,11 @@
 # gpt2-infer in batches: other software's numbers, order, errors, resuming, long texts.
 load helper
 
-BUILD=${BUILD:-$ROOT/build}
 TINY=$FIXTURES/golden-tiny
 
 # One tiny model with GPT-2's vocabulary for all tests that need text.
 setup_file() {
-    ${CC:-cc} -std=gnu11 -O1 ${SANITIZE:-} -I"$ROOT/src" -o "$BATS_FILE_TMPDIR/make_ckpt" \
-        "$ROOT/tests/fixtures/make_ckpt.c" \
-        -Wl,--start-group "$BUILD/libformat.a" "$BUILD/libgpt2.a" "$BUILD/libbase.a" -Wl,--end-group \
-        -ljansson -lxxhash -lpthread -lm
+    "$ROOT/tests/fixtures/make_ckpt.sh" "$BATS_FILE_TMPDIR/make_ckpt"
     "$BATS_FILE_TMPDIR/make_ckpt" "$BATS_FILE_TMPDIR/ck" 1 2 2 16 64 50257 1 3 8dc3eca2ff98ed0a >/dev/null
     ckpt-merge -q --vocab "$ROOT/share/gpt2/vocab.bpe" -o "$BATS_FILE_TMPDIR/model" "$BATS_FILE_TMPDIR/ck"
 }

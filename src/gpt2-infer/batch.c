@@ -164,7 +164,7 @@ int batch_run(struct engine *g)
             exit_status = STATUS_DATA;
         }
     }
-    source_close(b.source);
+    g->in_use = !source_close(b.source);
     sink_close(b.sink);
     free(b.taken);
     return exit_status;

@@ -57,7 +57,7 @@ enum status batch_logits(struct engine *g, struct error *e)
     }
     st = output_commit(&out, e);
 out:
-    source_close(source);
+    g->in_use = !source_close(source);
     gpt2_pass_free(pass);
     output_close(&out);
     free(logits);

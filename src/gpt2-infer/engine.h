@@ -15,6 +15,7 @@ struct engine {
     char *model_name;
     int64_t vocab, context, eot;
     double load_seconds;
+    bool in_use; /* a thread that cannot be stopped still reads from this: do not close it */
 };
 
 enum status engine_open(struct engine *g, const struct infer_options *o,

@@ -15,7 +15,8 @@ static int run(const struct infer_options *o)
         exit_status = log_error(&e);
     else
         exit_status = o->serve ? serve_run(&g) : batch_run(&g);
-    engine_close(&g);
+    if (!g.in_use)
+        engine_close(&g);
     return exit_status;
 }
 

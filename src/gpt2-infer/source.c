@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "gpt2-infer/source.h"
 
 #include "base/io.h"
@@ -5,10 +6,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define QUEUE_JOBS 512
 #define QUEUE_BYTES ((size_t)16 << 20)
 #define TEXT_READ_BYTES ((size_t)1 << 16)
+#define STOP_SECONDS 1
 
 struct source {
     const struct engine *g;
@@ -177,20 +180,28 @@ enum status source_take(struct source *s, bool wait, struct job **job, bool *end
     return st;
 }
 
-void source_close(struct source *s)
+/* Asks the thread to end and waits a little; false when it is still reading. */
+static bool stop_thread(struct source *s)
+{
+    struct timespec until;
+    pthread_mutex_lock(&s->lock);
+    s->closing = true;
+    pthread_cond_broadcast(&s->changed);
+    bool ended = s->ended;
+    pthread_mutex_unlock(&s->lock);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += STOP_SECONDS;
+    if (ended)
+        return pthread_join(s->thread, NULL) == 0;
+    return pthread_timedjoin_np(s->thread, NULL, &until) == 0;
+}
+
+bool source_close(struct source *s)
 {
     if (!s)
-        return;
-    if (s->started) {
-        pthread_mutex_lock(&s->lock);
-        s->closing = true;
-        bool ended = s->ended;
-        pthread_cond_broadcast(&s->changed);
-        pthread_mutex_unlock(&s->lock);
-        if (!ended)
-            pthread_cancel(s->thread); /* it may be blocked in read() */
-        pthread_join(s->thread, NULL);
-    }
+        return true;
+    if (s->started && !stop_thread(s))
+        return false;
     while (s->head) {
         struct job *job = s->head;
         s->head = job->next;
@@ -201,4 +212,5 @@ void source_close(struct source *s)
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->changed);
     free(s);
+    return true;
 }

@@ -19,8 +19,9 @@ enum status source_open(struct source **s, const struct engine *g, const char *p
  */
 enum status source_take(struct source *s, bool wait, struct job **job, bool *ended,
                         struct error *e) MUST_CHECK;
-/* Stops the thread. Safe with NULL. A read that blocks on a terminal or pipe is left to the
- * process's end. */
-void source_close(struct source *s);
+/* Stops the thread and releases everything, safe with NULL. False when the thread cannot stop
+ * because it waits for a terminal or pipe: then it, and the engine that it uses, must be left to
+ * the end of the process. */
+bool source_close(struct source *s);
 
 #endif
