@@ -51,6 +51,12 @@ checked memcheck "$build/gpu/test_cuda_kernels" --quick
 checked racecheck "$build/gpu/test_cuda_kernels" --quick
 for script in tests/gpu/*.bats; do
     [ -e "$script" ] || continue
+    if [ "$has_gpu" -eq 0 ]; then
+        n=$(grep -c '^@test' "$script")
+        skipped=$((skipped + n))
+        echo "$script: $n skipped: no GPU"
+        continue
+    fi
     tap "$(basename "$script" .bats)" env BIN="$PWD/${BIN:-bin}" bats --tap "$script"
 done
 echo "$passed passed, $failed failed, $skipped skipped"
