@@ -3,6 +3,8 @@
 # make install PREFIX=/usr/local                      make check-layers   includes follow the layers
 # make fuzz            random input to the parsers, FUZZ_SECONDS=60 each
 # make bench           a table of speed and memory    make test-gpu       tests that need an NVIDIA GPU
+# make bench-scaling   steps on "nodes" joined by slow links, beside the plan's predictions
+# make test-matrix     one curve for every combination of ranks, degree, batch, savers, overlap (hours)
 #
 # BUILD=DIR and BIN=DIR put objects and executables elsewhere; MARCH=x86-64-v3 builds for other machines.
 
@@ -76,7 +78,7 @@ SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) -lutf8proc $(
 SYS_ckpt-merge := -lutf8proc $(LIBS_base)
 SYS_gpt2-infer := $(CUDA_LIBS) $(LIBS_cpu) -lmicrohttpd -lutf8proc $(LIBS_base) -ldl
 
-.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-tokenize test-gpu bench-gpu $(TOOLS)
+.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-scaling test-matrix bench-tokenize test-gpu bench-gpu $(TOOLS)
 .SECONDARY:
 all: $(addprefix $(BIN)/,$(TOOLS))
 $(TOOLS): %: $(BIN)/%
@@ -128,6 +130,10 @@ check-layers:
 	tests/check-layers.sh
 bench: all
 	tests/bench.sh
+test-matrix: all
+	tests/matrix.sh full
+bench-scaling: all
+	tests/bench/scaling.sh
 bench-tokenize: gpt2-tokenize # PYTHON=path/to/python adds tiktoken and Hugging Face tokenizers
 	BIN=$(BIN) tests/bench/tokenize.sh
 test-gpu: all unit
