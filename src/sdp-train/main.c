@@ -22,6 +22,7 @@ static void block_signals(sigset_t *set)
     sigemptyset(set);
     sigaddset(set, SIGTERM);
     sigaddset(set, SIGUSR1);
+    sigaddset(set, SIGCONT); /* continues as ever; stays pending as a sign, see fail() */
     sigprocmask(SIG_BLOCK, set, NULL); /* inherited by every thread; looked for between steps */
 }
 
@@ -312,7 +313,8 @@ static enum status train(struct train *t, struct error *e)
 
 /* Ranks fail together with the same message (an agreement) or apart (a lost peer). Apart, the
  * lowest rank that is still alive should speak and end the others: higher ranks let it go first,
- * and are silent when the launcher's SIGTERM (blocked so far) says that it did. */
+ * and are silent when the launcher's SIGTERM (blocked so far) says that it did. So is a rank that
+ * was stopped and only woke up because the launcher ends the job, with SIGCONT before SIGTERM. */
 static int fail(struct train *t, struct error *e)
 {
     struct world *w = t->world;
@@ -323,12 +325,13 @@ static int fail(struct train *t, struct error *e)
             log_error(e);
         return e->status;
     }
-    int64_t ms = min_i64(w->rank * 500, 4000);
+    int64_t ms = max_i64(100, min_i64(w->rank * 500, 4000));
     struct timespec patience = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-    sigset_t term;
+    sigset_t term, pending;
     sigemptyset(&term);
     sigaddset(&term, SIGTERM);
-    if (w->rank == 0 || sigtimedwait(&term, NULL, &patience) != SIGTERM)
+    bool woken = sigpending(&pending) == 0 && sigismember(&pending, SIGCONT) == 1;
+    if ((w->rank == 0 && !woken) || sigtimedwait(&term, NULL, &patience) != SIGTERM)
         log_error(e);
     world_abort(w, e->status);
 }
