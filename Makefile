@@ -78,7 +78,7 @@ SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) -lutf8proc $(
 SYS_ckpt-merge := -lutf8proc $(LIBS_base)
 SYS_gpt2-infer := $(CUDA_LIBS) $(LIBS_cpu) -lmicrohttpd -lutf8proc $(LIBS_base) -ldl
 
-.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-scaling test-matrix bench-tokenize test-gpu bench-gpu $(TOOLS)
+.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-scaling test-matrix bench-tokenize bench-infer bench-serve test-gpu bench-gpu $(TOOLS)
 .SECONDARY:
 all: $(addprefix $(BIN)/,$(TOOLS))
 $(TOOLS): %: $(BIN)/%
@@ -136,6 +136,10 @@ bench-scaling: all
 	tests/bench/scaling.sh
 bench-tokenize: gpt2-tokenize # PYTHON=path/to/python adds tiktoken and Hugging Face tokenizers
 	BIN=$(BIN) tests/bench/tokenize.sh
+bench-infer: gpt2-infer ckpt-merge # PYTHON=path/to/python adds Hugging Face
+	BUILD=$(abspath $(BUILD)) BIN=$(abspath $(BIN)) tests/bench/infer.sh
+bench-serve: gpt2-infer ckpt-merge # CLIENTS, REQUESTS, TOKENS, MODEL
+	BUILD=$(abspath $(BUILD)) BIN=$(abspath $(BIN)) tests/bench/serve.sh
 test-gpu: all unit
 	tests/gpu/run.sh
 bench-gpu: all
