@@ -1,6 +1,7 @@
 /* weights.c - the tensors: headers first, which fix every element's place, then pieces in the order
  * of the rank files, each read, verified, digested, converted and written by whichever thread is
  * free. */
+#define _GNU_SOURCE
 #include "base/io.h"
 #include "base/progress.h"
 #include "ckpt-merge/merge.h"
@@ -50,6 +51,8 @@ static enum status write_at(int fd, const char *path, uint64_t offset, const voi
         if (got < 0)
             return error_errno(e, "writing %s at byte %" PRIu64, path, offset);
         p += got;
+        /* writing to disk begins now, beside the rest of the work; fsync waits for it at the end */
+        (void)sync_file_range(fd, (off_t)offset, got, SYNC_FILE_RANGE_WRITE);
         n -= (size_t)got;
         offset += (uint64_t)got;
     }
