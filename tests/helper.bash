@@ -10,7 +10,7 @@ if [ -z "${SHARED+x}" ]; then
     if [ -d "$ROOT/../shared/golden" ]; then SHARED=$(cd "$ROOT/../shared" && pwd); else SHARED=; fi
 fi
 TMP=$BATS_TEST_TMPDIR
-export PATH=$BIN:$PATH
+export PATH=$BIN:$PATH SDP_GPT2_SHARE=${SDP_GPT2_SHARE:-$ROOT/share}
 # Tests start several ranks on few cores, as any user, without a network.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
