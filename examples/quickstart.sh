@@ -65,7 +65,7 @@ run mpirun -n "$ranks" sdp-train --model "$model" --max-context-width 64 \
     --sharded-data-parallel-degree "$degree" --train-batch-size 8 --val-batch-size 8 \
     --max-steps "$steps" --lr 3e-3 --lr-decay-style cosine --warmup 0.05 --min-lr 3e-4 \
     --weight-decay 0.1 --beta2 0.95 --resid-pdrop 0 --embd-pdrop 0 --attn-pdrop 0 \
-    --validation-freq 40 --validation-batches 4 --logging-freq 10 \
+    --validation-freq 40 --validation-batches 4 --logging-freq "$((steps >= 40 ? steps / 20 : 1))" \
     --checkpoint-dir "$work/checkpoints" --checkpoint-freq "$((steps / 2))" --num-kept-checkpoints 2 \
     --metrics "$work/metrics.jsonl" >"$work/last-checkpoint"
 

@@ -27,9 +27,9 @@ man_options() { grep -oE '^\.It (Fl [a-zA-Z0-9] , )?Fl Fl [a-z0-9-]+' "$ROOT/sha
 @test "man pages of six tools and three formats exist and render" {
     need_command man
     for page in $(for t in $TOOLS; do echo "man1/$t.1"; done) man5/sdp-tokens.5 man5/sdp-shards.5 man5/sdp-checkpoint.5; do
-        run man --warnings -E UTF-8 -l -Tutf8 -Z "$ROOT/share/man/$page"
+        run --separate-stderr man --warnings -E UTF-8 -l -Tutf8 -Z "$ROOT/share/man/$page"
         status_is 0
-        [[ "$output" != *"warning"* ]] || { echo "$page: $output" | grep -m5 warning; return 1; }
+        [[ "$stderr" != *"warning"* ]] || { echo "$page: $stderr" | grep -m5 warning; return 1; }
     done
 }
 
