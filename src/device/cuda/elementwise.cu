@@ -215,3 +215,23 @@ extern "C" cudaError_t cuda_find_nonfinite(cudaStream_t s, int32_t *found, const
               (nonfinite_kernel<T><<<stride_grid(n, 8), THREADS, 0, s>>>(found, (const T *)x, n)));
     return cudaGetLastError();
 }
+
+__global__ void compare_kernel(int32_t *differs, const uint16_t *a, const uint16_t *b, int64_t n)
+{
+    int64_t step = (int64_t)gridDim.x * THREADS;
+    bool same = true;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step)
+        same &= a[i] == b[i];
+    if (!same)
+        *differs = 1;
+}
+
+extern "C" cudaError_t cuda_compare(cudaStream_t s, int32_t *differs, const void *a, const void *b,
+                                    size_t bytes)
+{
+    int64_t n = (int64_t)(bytes / 2);
+    if (n > 0)
+        compare_kernel<<<stride_grid(n, 8), THREADS, 0, s>>>(differs, (const uint16_t *)a,
+                                                             (const uint16_t *)b, n);
+    return cudaGetLastError();
+}

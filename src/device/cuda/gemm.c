@@ -1,11 +1,11 @@
 /* gemm.c - matrix products by cuBLASLt.
  *
  * A plan is made once for each kind of product (shape, layout, types, epilogue, alignment) and
- * kept. Large products are measured when first met: each algorithm that cuBLASLt proposes, with the
- * epilogue fused and with it done by our own kernels after, on the caller's own data; the fastest
- * is kept. That synchronises, so it belongs before what anyone times. Small and odd products, as
- * decoding makes by the hundred, take the first proposal until they have been used MEASURE_AFTER
- * times.
+ * kept. The epilogue is fused where cuBLASLt offers it, else done by our own kernels after the
+ * product. Large products are measured when first met: the fastest proposal of cuBLASLt is kept
+ * among those that give the same bits as its first, on the caller's own data. That synchronises, so
+ * it belongs before what anyone times. Small and odd products, as decoding makes by the hundred,
+ * take the first.
  *
  * cuBLASLt counts columns first: our row-major d[m,n] = a b is its d'[n,m] = b' a', so our b is its
  * A and our a its B, and a transposed operand of ours is a transposed operand of its. fp32 products
@@ -42,7 +42,7 @@ struct gemm_cache {
     size_t bucket_count, plan_count;
 };
 
-/* One call: the plan and where its data is. d may be a stand-in while measuring. */
+/* One call: the plan and where its data is. d is another while measuring. */
 struct gemm_call {
     struct device *dev;
     struct stream *s;
@@ -274,17 +274,16 @@ static cublasStatus_t multiply(const struct gemm_call *c, int fused,
                           CUDA_WORKSPACE_BYTES, c->s->handle);
 }
 
-/* Fastest of RUNS runs, with what follows the product; < 0 when the algorithm does not run. */
-static float time_algorithm(const struct gemm_call *c, int fused, const cublasLtMatmulAlgo_t *algo,
+/* Fastest of RUNS runs of the product alone; < 0 when the algorithm does not run. */
+static float time_algorithm(const struct gemm_call *c, const cublasLtMatmulAlgo_t *algo,
                             cudaEvent_t begin, cudaEvent_t end)
 {
     float best = -1.0f;
     for (int i = 0; i < RUNS + 1; i++) { /* the first run warms up */
         float ms = 0.0f;
         cudaEventRecord(begin, c->s->handle);
-        if (multiply(c, fused, algo) != CUBLAS_STATUS_SUCCESS)
+        if (multiply(c, c->plan->fused, algo) != CUBLAS_STATUS_SUCCESS)
             return -1.0f;
-        finish(c, fused);
         cudaEventRecord(end, c->s->handle);
         if (cudaEventSynchronize(end) != cudaSuccess ||
             cudaEventElapsedTime(&ms, begin, end) != cudaSuccess)
@@ -297,56 +296,92 @@ static float time_algorithm(const struct gemm_call *c, int fused, const cublasLt
     return best;
 }
 
-/* Whether running the product again and again into its own d gives the same each time. */
-static bool repeatable(const struct gemm *g)
+/* Outputs to measure with: the caller's own stays as it is. */
+struct trial {
+    void *d[2];     /* [0] the first proposal's result, [1] the candidate's */
+    float *sums[2]; /* likewise for a fused bias gradient */
+    size_t bytes, sums_bytes;
+    cudaEvent_t begin, end;
+};
+
+static void trial_release(struct trial *t)
 {
-    return !g->accumulate && g->d != g->a && g->d != g->b && g->d != g->dgelu_aux;
+    for (int i = 0; i < 2; i++) {
+        cudaFree(t->d[i]);
+        cudaFree(t->sums[i]);
+    }
+    if (t->begin)
+        cudaEventDestroy(t->begin);
+    if (t->end)
+        cudaEventDestroy(t->end);
 }
 
-/* Measures all proposals, fused and not, and keeps the fastest. A later one must be 2% faster than
- * an earlier, so that noise alone does not decide between equals. Without the memory for a stand-in
- * output the plan stays as it is. */
+/* False when there is no memory to spare, which is not a failure of the product. */
+static bool trial_init(struct trial *t, const struct gemm_call *c)
+{
+    bool ok = true;
+    memset(t, 0, sizeof *t);
+    t->bytes = (size_t)(c->plan->key.m * c->plan->key.ldd) * dtype_bytes(c->g->out_dt);
+    t->sums_bytes = c->bias_grad ? (size_t)c->g->n * sizeof(float) : 0;
+    for (int i = 0; i < 2 && ok; i++) {
+        ok = cudaMalloc(&t->d[i], t->bytes) == cudaSuccess;
+        if (ok && t->sums_bytes)
+            ok = cudaMalloc((void **)&t->sums[i], t->sums_bytes) == cudaSuccess;
+    }
+    ok = ok && cudaEventCreate(&t->begin) == cudaSuccess && cudaEventCreate(&t->end) == cudaSuccess;
+    if (!ok)
+        (void)cudaGetLastError();
+    return ok;
+}
+
+/* The product from zero into trial output `which`. */
+static bool trial_run(const struct trial *t, const struct gemm_call *c, int which,
+                      const cublasLtMatmulAlgo_t *algo)
+{
+    struct gemm_call call = *c;
+    call.d = t->d[which], call.bias_grad = t->sums[which];
+    return cudaMemsetAsync(call.d, 0, t->bytes, c->s->handle) == cudaSuccess &&
+           multiply(&call, c->plan->fused, algo) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* Whether the candidate gives the first proposal's bits. */
+static bool trial_equal(const struct trial *t, const struct gemm_call *c,
+                        const cublasLtMatmulAlgo_t *algo)
+{
+    cudaStream_t s = c->s->handle;
+    int32_t differs = 1;
+    return trial_run(t, c, 1, algo) &&
+           cudaMemsetAsync(c->s->flag, 0, sizeof differs, s) == cudaSuccess &&
+           cuda_compare(s, c->s->flag, t->d[0], t->d[1], t->bytes) == cudaSuccess &&
+           cuda_compare(s, c->s->flag, t->sums[0], t->sums[1], t->sums_bytes) == cudaSuccess &&
+           cudaMemcpyAsync(&differs, c->s->flag, sizeof differs, cudaMemcpyDeviceToHost, s) ==
+               cudaSuccess &&
+           cudaStreamSynchronize(s) == cudaSuccess && !differs;
+}
+
+/* Measures the proposals and keeps the fastest of those that give the same bits as the first, so
+ * that the choice, which depends on noise, never shows in a result. */
 static void measure(struct gemm_call *c)
 {
     struct gemm_plan *p = c->plan;
     cublasLtMatmulHeuristicResult_t results[CANDIDATES];
-    cudaEvent_t begin = NULL, end = NULL;
-    void *stand_in = NULL, *sums = NULL;
+    struct trial t;
     float best = -1.0f;
-    struct gemm g = *c->g;
-    struct gemm_call trial = *c;
     p->measured = true;
-    size_t bytes = (size_t)(p->key.m * p->key.ldd) * dtype_bytes(g.out_dt);
-    if ((!repeatable(&g) && cudaMalloc(&stand_in, bytes) != cudaSuccess) ||
-        (g.bias_grad && cudaMalloc(&sums, (size_t)g.n * sizeof(float)) != cudaSuccess) ||
-        cudaEventCreate(&begin) != cudaSuccess || cudaEventCreate(&end) != cudaSuccess) {
-        (void)cudaGetLastError(); /* no memory to spare: not a failure of the product */
-        goto out;
-    }
-    if (stand_in) {
-        trial.d = stand_in;
-        cudaMemsetAsync(stand_in, 0, bytes, c->s->handle);
-    }
-    g.bias_grad = sums;
-    trial.g = &g;
-    for (int fused = p->op[1] ? 1 : 0; fused >= 0; fused--) {
-        int found = proposals(cuda_of(c->dev), p, fused, results);
+    int found = proposals(cuda_of(c->dev), p, p->fused, results);
+    if (trial_init(&t, c) && found > 0 && trial_run(&t, c, 0, &results[0].algo)) {
+        struct gemm_call timed = *c;
+        timed.d = t.d[1], timed.bias_grad = t.sums[1];
         for (int i = 0; i < found; i++) {
-            float ms = time_algorithm(&trial, fused, &results[i].algo, begin, end);
-            if (ms < 0.0f || (best >= 0.0f && ms > best * 0.98f))
+            float ms = time_algorithm(&timed, &results[i].algo, t.begin, t.end);
+            if (ms < 0.0f || (best >= 0.0f && ms > best * 0.99f) ||
+                (i > 0 && !trial_equal(&t, c, &results[i].algo)))
                 continue;
             best = ms;
             p->algo = results[i].algo;
-            p->fused = fused;
         }
     }
-out:
-    if (begin)
-        cudaEventDestroy(begin);
-    if (end)
-        cudaEventDestroy(end);
-    cudaFree(stand_in);
-    cudaFree(sums);
+    trial_release(&t);
 }
 
 static bool plan_fill(struct device *dev, struct gemm_plan *p, const struct gemm *g)
@@ -448,7 +483,7 @@ void cuda_gemm(struct device *dev, struct stream *s, const struct gemm *g)
     c.plan = plan_for(dev, g);
     if (!c.plan)
         return;
-    c.bias_grad = g->bias_grad ? cuda_stream_sums(dev, s, g->n) : NULL;
+    c.bias_grad = g->bias_grad && c.plan->fused ? cuda_stream_sums(dev, s, g->n) : NULL;
     if (!cuda_healthy(dev))
         return;
     if (should_measure(c.plan))

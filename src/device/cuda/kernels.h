@@ -29,6 +29,10 @@ cudaError_t cuda_gather_rows(cudaStream_t s, void *dst, const void *src, const i
 cudaError_t cuda_find_nonfinite(cudaStream_t s, int32_t *found, const void *x, int64_t n,
                                 enum dtype dt);
 
+/* *differs (int32 device) |= any of the bytes (even) is not the same. */
+cudaError_t cuda_compare(cudaStream_t s, int32_t *differs, const void *a, const void *b,
+                         size_t bytes);
+
 /* optimizer.cu; partials holds CUDA_REDUCE_BLOCKS doubles */
 enum { CUDA_REDUCE_BLOCKS = 1024 };
 cudaError_t cuda_reduce_sum(cudaStream_t s, float *sum, const float *x, int64_t n, bool squares,

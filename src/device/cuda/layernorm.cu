@@ -8,6 +8,7 @@
  * blocks by their number alone. CPU twins: src/device/cpu. Tests: tests/unit/test_parity.c,
  * tests/gpu/test_cuda_kernels.c. */
 #include "device/cuda/kernels.h"
+#include "device/cuda/mma.cuh"
 #include "device/cuda/vector.cuh"
 
 constexpr int64_t MULTIPROCESSORS = 132; /* of the GPU that sizes are tuned for */
@@ -169,51 +170,82 @@ extern "C" cudaError_t cuda_layernorm_forward(cudaStream_t s, void *y, void *sum
     return cudaGetLastError();
 }
 
+/* Rows on their way to shared memory: as many as fit in about 96 KiB a block, at most 4. */
+template <typename T, int THREADS> struct ring {
+    static constexpr int FIT = 98304 / (3 * 8 * (int)sizeof(T) * THREADS);
+    static constexpr int STAGES = FIT > 4 ? 4 : FIT;
+};
+
+/* 8 elements to shared memory, asynchronously. */
+template <typename T> __device__ __forceinline__ void copy_async_octet(vec<T, 8> *to, const T *from)
+{
+#pragma unroll
+    for (int i = 0; i < (int)sizeof(T) / 2; i++)
+        copy_async16((char *)to + 16 * i, (const char *)from + 16 * i, true);
+}
+
 /* With xhat = (x - mean) rstd and g = dy weight:
  * dx = [dx +] rstd (g - mean_c(g) - xhat mean_c(g xhat)); dweight += dy xhat; dbias += dy.
  * A block owns every gridDim-th row, a thread 8 columns of each, whose dweight and dbias it keeps
- * in registers; the next row is loaded before this one is worked on. partials [gridDim, 2, C] fp32
- * receives each block's dweight and dbias. dx may be dy's buffer. */
+ * in registers; the next rows are on their way to shared memory while one is worked on, where a
+ * thread reads what it copied itself, so a row needs one barrier, for the two sums. partials
+ * [gridDim, 2, C] fp32 receives each block's dweight and dbias. dx may be dy's buffer. */
 template <typename T, int THREADS, bool DROP>
-__global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
+__global__ void __launch_bounds__(THREADS, THREADS == 256 ? (DROP || sizeof(T) == 4 ? 3 : 4) : 1)
     layernorm_backward_kernel(T *dx, T *ddelta, float *partials, const T *dy, const T *x,
                               const float *mean, const float *rstd, const T *weight, int64_t rows,
                               int64_t time, int64_t channels, bool accumulate, dropout_mask m)
 {
+    constexpr int STAGES = ring<T, THREADS>::STAGES;
+    extern __shared__ __align__(16) unsigned char shared_bytes[]; /* [STAGES, 3, threads] octets */
+    __shared__ float statistics[STAGES][32][2];                   /* each warp's own copy */
     __shared__ float2 scratch[2][32];
-    struct row_data {
-        vec<T, 8> dy, x, dx;
-        float mean, rstd;
-    } now = {}, next = {};
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int64_t column = (int64_t)threadIdx.x * 8;
     const bool inside = column < channels;
     const float per_channel = 1.0f / (float)channels;
-    int parity = 0;
+    int parity = 0, stage = 0;
     float dw[8] = {}, db[8] = {};
     vec<T, 8> w = {};
 
-    auto load = [&](row_data &r, int64_t row) {
-        if (row >= rows || !inside)
-            return;
-        int64_t at = row * channels + column;
-        r.mean = mean[row], r.rstd = rstd[row];
-        r.dy = *(const vec<T, 8> *)(dy + at);
-        r.x = *(const vec<T, 8> *)(x + at);
-        if (accumulate)
-            r.dx = *(const vec<T, 8> *)(dx + at);
+    auto slot = [&](int which_stage, int tensor) {
+        return (vec<T, 8> *)shared_bytes + (which_stage * 3 + tensor) * blockDim.x + threadIdx.x;
+    };
+    auto fetch = [&](int64_t row, int to) {
+        if (row < rows) {
+            int64_t at = row * channels + column;
+            if (inside) {
+                copy_async_octet(slot(to, 0), dy + at);
+                copy_async_octet(slot(to, 1), x + at);
+                if (accumulate)
+                    copy_async_octet(slot(to, 2), (const T *)dx + at);
+            }
+            if (lane < 2)
+                copy_async4(&statistics[to][warp][lane], (lane ? rstd : mean) + row, true);
+        }
+        copy_async_commit();
     };
     if (inside)
         w = *(const vec<T, 8> *)(weight + column);
-    load(next, blockIdx.x);
+    for (int i = 0; i < STAGES - 1; i++)
+        fetch(blockIdx.x + (int64_t)i * gridDim.x, i);
 
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x, parity ^= 1) {
+        vec<T, 8> r_dy = {}, r_x = {}, r_dx = {};
         float sum_g = 0.0f, sum_gx = 0.0f;
-        now = next;
-        load(next, row + gridDim.x);
+        copy_async_wait<STAGES - 2>();
+        __syncwarp(); /* the statistics came by two lanes; the warp is done with the last row's */
+        float mu = statistics[stage][warp][0], rs = statistics[stage][warp][1];
+        if (inside) {
+            r_dy = *slot(stage, 0), r_x = *slot(stage, 1);
+            if (accumulate)
+                r_dx = *slot(stage, 2);
+        }
+        fetch(row + (int64_t)(STAGES - 1) * gridDim.x, stage == 0 ? STAGES - 1 : stage - 1);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
 #pragma unroll
         for (int i = 0; i < 8; i++) { /* zeros outside */
-            float d = to_f32(now.dy.v[i]), h = (to_f32(now.x.v[i]) - now.mean) * now.rstd;
+            float d = to_f32(r_dy.v[i]), h = (to_f32(r_x.v[i]) - mu) * rs;
             float g = d * to_f32(w.v[i]);
             sum_g += g;
             sum_gx += g * h;
@@ -235,11 +267,10 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
         float out[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            float h = (to_f32(now.x.v[i]) - now.mean) * now.rstd;
-            float g = to_f32(now.dy.v[i]) * to_f32(w.v[i]);
-            out[i] = (g - sum_g - h * sum_gx) * now.rstd;
+            float h = (to_f32(r_x.v[i]) - mu) * rs, g = to_f32(r_dy.v[i]) * to_f32(w.v[i]);
+            out[i] = (g - sum_g - h * sum_gx) * rs;
             if (accumulate)
-                out[i] += to_f32(now.dx.v[i]);
+                out[i] += to_f32(r_dx.v[i]);
         }
         store_vec(dx + at, out);
         if (ddelta) {
@@ -249,11 +280,30 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
             store_vec(ddelta + at, out);
         }
     }
+    copy_async_wait<0>();
     if (inside) {
         float *mine = partials + (int64_t)blockIdx.x * 2 * channels;
         store_vec(mine + column, dw);
         store_vec(mine + channels + column, db);
     }
+}
+
+template <typename T, int THREADS, bool DROP>
+static cudaError_t layernorm_backward_launch(cudaStream_t s, int64_t blocks, int threads, T *dx,
+                                             T *ddelta, float *partials, const T *dy, const T *x,
+                                             const float *mean, const float *rstd, const T *weight,
+                                             int64_t rows, int64_t time, int64_t channels,
+                                             bool accumulate, const dropout_mask &m)
+{
+    auto kernel = layernorm_backward_kernel<T, THREADS, DROP>;
+    size_t shared = (size_t)ring<T, THREADS>::STAGES * 3 * (size_t)threads * sizeof(vec<T, 8>);
+    cudaError_t e =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (e)
+        return e;
+    kernel<<<GRID(blocks), threads, shared, s>>>(dx, ddelta, partials, dy, x, mean, rstd, weight,
+                                                 rows, time, channels, accumulate, m);
+    return cudaGetLastError();
 }
 
 /* Any C: one block per row; dweight and dbias by a second pass below. */
@@ -305,10 +355,10 @@ __global__ void layernorm_backward_columns(float *partials, const T *dy, const T
     }
 }
 
-/* Blocks that are on the device at once: 24 warps a multiprocessor. */
+/* Blocks that are on the device at once: about 28 warps a multiprocessor. */
 static int64_t backward_blocks(int64_t rows, int64_t channels)
 {
-    int64_t warps = (channels + 255) / 256, most = warps <= 8 ? 24 / warps : 1;
+    int64_t warps = (channels + 255) / 256, most = warps <= 8 ? 28 / warps : 1;
     return rows < MULTIPROCESSORS * most ? rows : MULTIPROCESSORS * most;
 }
 
@@ -317,6 +367,10 @@ extern "C" size_t cuda_layernorm_backward_workspace(int64_t rows, int64_t channe
     return (size_t)backward_blocks(rows, channels) * 2 * (size_t)channels * sizeof(float);
 }
 
+#define LAUNCH(THREADS, DROP)                                                                  \
+    layernorm_backward_launch<T, THREADS, DROP>(s, blocks, threads, (T *)dx, (T *)ddelta,      \
+                                                partials, dy_, x_, mean, rstd, w_, rows, time, \
+                                                channels, accumulate, m)
 extern "C" cudaError_t cuda_layernorm_backward(cudaStream_t s, void *dx, void *ddelta,
                                                float *dweight, float *dbias, const void *dy,
                                                const void *x, const float *mean, const float *rstd,
@@ -328,26 +382,27 @@ extern "C" cudaError_t cuda_layernorm_backward(cudaStream_t s, void *dx, void *d
     float *partials = (float *)workspace;
     dropout_mask m = dropout_mask_of(dropout);
     int threads = (int)((channels + 255) / 256) * 32;
+    cudaError_t e = cudaSuccess;
     WITH_TYPE(dt, {
         const T *dy_ = (const T *)dy, *x_ = (const T *)x, *w_ = (const T *)weight;
-        if (!fits_team(channels)) {
+        if (!fits_team(channels) || (sizeof(T) == 4 && channels > 4096)) {
             /* Columns first: dx may be dy's buffer. */
             layernorm_backward_columns<T>
                 <<<GRID(blocks), 256, 0, s>>>(partials, dy_, x_, mean, rstd, rows, channels);
             layernorm_backward_plain<T><<<GRID(rows), 256, 0, s>>>(
                 (T *)dx, (T *)ddelta, dy_, x_, mean, rstd, w_, time, channels, accumulate, m);
         } else {
-            auto kernel = threads <= 256   ? layernorm_backward_kernel<T, 256, false>
-                          : threads <= 512 ? layernorm_backward_kernel<T, 512, false>
-                                           : layernorm_backward_kernel<T, 1024, false>;
-            if (m.threshold && ddelta)
-                kernel = threads <= 256   ? layernorm_backward_kernel<T, 256, true>
-                         : threads <= 512 ? layernorm_backward_kernel<T, 512, true>
-                                          : layernorm_backward_kernel<T, 1024, true>;
-            kernel<<<GRID(blocks), threads, 0, s>>>((T *)dx, (T *)ddelta, partials, dy_, x_, mean,
-                                                    rstd, w_, rows, time, channels, accumulate, m);
+            bool drop = m.threshold && ddelta;
+            if (threads <= 256)
+                e = drop ? LAUNCH(256, true) : LAUNCH(256, false);
+            else if (threads <= 512)
+                e = drop ? LAUNCH(512, true) : LAUNCH(512, false);
+            else if constexpr (sizeof(T) == 2)
+                e = drop ? LAUNCH(1024, true) : LAUNCH(1024, false);
         }
     });
-    cudaError_t e = cuda_add_partials(s, dweight, partials, blocks, 2 * channels, channels);
+    if (!e)
+        e = cuda_add_partials(s, dweight, partials, blocks, 2 * channels, channels);
     return e ? e : cuda_add_partials(s, dbias, partials + channels, blocks, 2 * channels, channels);
 }
+#undef LAUNCH
