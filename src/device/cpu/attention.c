@@ -102,8 +102,7 @@ static void mask_row(const struct head *hd, float *mask, int64_t q, int64_t k0)
     dropout_mask(mask, d, d->samples[hd->b], (hd->h * hd->time + q) * hd->time + k0, n);
 }
 
-/* --- forward
- * --------------------------------------------------------------------------------------- */
+/* --- forward */
 
 struct forward_scratch {
     float *keys, *values;          /* [tiles][D][64], [T][Dp] */
@@ -235,8 +234,7 @@ void cpu_attention_forward(struct device *dev, struct stream *s, void *out, floa
         stream_submit(s, forward_run, &args, sizeof args);
 }
 
-/* --- backward
- * -------------------------------------------------------------------------------------- */
+/* --- backward */
 
 struct backward_scratch {
     float *queries, *douts, *keys; /* [T][Dp]; queries carry 1/sqrt(D) */

@@ -11,12 +11,12 @@
 #include "base/checked.h"
 #include "device/cpu/math.h"
 #include "device/cpu/rows.h"
+#include "device/cpu/vector.h"
 #include <dnnl.h>
 #include <omp.h>
 #include <stdlib.h>
 
-/* --- bf16 primitives by shape
- * ------------------------------------------------------------------------ */
+/* --- bf16 primitives by shape */
 
 struct gemm_key {
     int64_t m, n, k, lda, ldb, ldd;
@@ -158,28 +158,37 @@ static struct gemm_entry cache_get(struct gemm_cache *c, const struct gemm_key *
     return *e;
 }
 
-/* --- the grid
- * ---------------------------------------------------------------------------------------- */
+/* --- the grid */
 
 struct grid {
     int64_t tile_m, tile_n, count_m, count_n;
 };
 
-/* Tiles of equal size as near as can be, about `target` long, in whole units. */
-static int64_t tile_length(int64_t n, int64_t target, int64_t unit)
+/* Tiles of equal size as near as can be, in whole units of oneDNN's kernel. */
+static int64_t tile_length(int64_t n, int64_t count, int64_t unit)
 {
-    int64_t count = max_i64(1, (n + target / 2) / target);
-    return round_up_i64(ceil_div_i64(n, count), unit);
+    return min_i64(n, round_up_i64(ceil_div_i64(n, count), unit));
 }
 
+/* Single-threaded oneDNN packs both operands of a tile anew, so tiles are large; but a product is
+ * cut into ENOUGH tiles for the threads of a small machine, as long as a tile is worth the packing.
+ */
 static struct grid grid_of(const struct gemm *g)
 {
-    /* Single-threaded oneDNN packs both operands of a tile again: tiles are as large as leaves work
-     * for all threads, and tall rather than wide, since its unit is 8 rows by 48 columns. */
-    enum { TILE_M = 512, TILE_N = 384 };
-    struct grid t;
-    t.tile_m = tile_length(g->m, TILE_M, 8);
-    t.tile_n = tile_length(g->n, TILE_N, 48);
+    enum { TILE_M = 256, TILE_N = 768, UNIT_M = 8, UNIT_N = 48, ENOUGH = 8, LEAST = 96 };
+    int64_t count_m = max_i64(1, (g->m + TILE_M / 2) / TILE_M);
+    int64_t count_n = max_i64(1, (g->n + TILE_N / 2) / TILE_N);
+    while (count_m * count_n < ENOUGH) {
+        const int64_t m = g->m / count_m, n = g->n / count_n;
+        if (max_i64(m, n) < 2 * LEAST)
+            break;
+        if (n >= m)
+            count_n *= 2;
+        else
+            count_m *= 2;
+    }
+    struct grid t = {.tile_m = tile_length(g->m, count_m, UNIT_M),
+                     .tile_n = tile_length(g->n, count_n, UNIT_N)};
     t.count_m = ceil_div_i64(g->m, t.tile_m);
     t.count_n = ceil_div_i64(g->n, t.tile_n);
     return t;
@@ -197,34 +206,63 @@ struct product {
     size_t scratchpad_bytes;
 };
 
+enum { EPILOGUE = 256 }; /* values converted at a time */
+
 static bool has_epilogue(const struct gemm *g)
 {
     return g->bias || g->gelu_aux || g->dgelu_aux;
 }
 
-void gemm_epilogue_row(const struct gemm *g, float *restrict value, int64_t row, int64_t col,
-                       int64_t n)
+/* fp32, n a multiple of VL: one pass over the values. */
+static void epilogue_vectors(const struct gemm *g, float *restrict value, int64_t row, int64_t col,
+                             int64_t n)
 {
-    float tmp[256];
-    for (int64_t at = 0; at < n; at += 256) {
-        const int64_t len = min_i64(256, n - at), aux_at = row * g->n + col + at;
-        float *v = value + at;
-        if (g->bias) {
-            const float *bias = row_read(g->bias, col + at, g->dt, len, tmp);
-            for (int64_t j = 0; j < len; j++)
-                v[j] += bias[j];
+    const float *bias = g->bias ? (const float *)g->bias + col : NULL;
+    float *aux = g->gelu_aux ? (float *)g->gelu_aux + row * g->n + col : NULL;
+    const float *dgelu = g->dgelu_aux ? (const float *)g->dgelu_aux + row * g->n + col : NULL;
+    for (int64_t j = 0; j < n; j += VL) {
+        vf v = vf_load(value + j);
+        if (bias)
+            v += vf_load(bias + j);
+        if (aux) {
+            vf_store(aux + j, v);
+            v = vf_gelu(v);
         }
-        if (g->gelu_aux) {
-            row_from_f32(element_mut(g->gelu_aux, aux_at, g->dt), v, g->dt, len);
-            for (int64_t j = 0; j < len; j++)
-                v[j] = gelu_f32(v[j]);
-        }
-        if (g->dgelu_aux) {
-            const float *aux = row_read(g->dgelu_aux, aux_at, g->dt, len, tmp);
-            for (int64_t j = 0; j < len; j++)
-                v[j] *= gelu_grad_f32(aux[j]);
-        }
+        if (dgelu)
+            v *= vf_gelu_grad(vf_load(dgelu + j));
+        vf_store(value + j, v);
     }
+}
+
+/* Any dtype, n <= EPILOGUE. */
+static void epilogue_values(const struct gemm *g, float *restrict v, int64_t row, int64_t col,
+                            int64_t n)
+{
+    const int64_t aux_at = row * g->n + col;
+    float tmp[EPILOGUE];
+    if (g->bias) {
+        const float *bias = row_read(g->bias, col, g->dt, n, tmp);
+        for (int64_t j = 0; j < n; j++)
+            v[j] += bias[j];
+    }
+    if (g->gelu_aux) {
+        row_from_f32(element_mut(g->gelu_aux, aux_at, g->dt), v, g->dt, n);
+        for (int64_t j = 0; j < n; j++)
+            v[j] = gelu_f32(v[j]);
+    }
+    if (g->dgelu_aux) {
+        const float *aux = row_read(g->dgelu_aux, aux_at, g->dt, n, tmp);
+        for (int64_t j = 0; j < n; j++)
+            v[j] *= gelu_grad_f32(aux[j]);
+    }
+}
+
+void gemm_epilogue_row(const struct gemm *g, float *value, int64_t row, int64_t col, int64_t n)
+{
+    const int64_t whole = g->dt == DTYPE_F32 ? n / VL * VL : 0;
+    epilogue_vectors(g, value, row, col, whole);
+    for (int64_t at = whole; at < n; at += EPILOGUE)
+        epilogue_values(g, value + at, row, col + at, min_i64(EPILOGUE, n - at));
 }
 
 static dnnl_status_t tile_bf16(const struct product *p, const struct gemm_entry *e, const void *a,

@@ -18,7 +18,8 @@ struct gemv {
     const struct gemm *g;
     const float *a; /* [m, k] fp32, dense, k padded to pk with zeros */
     int64_t pk;
-    float *partial; /* [pieces of k, m, n] */
+    int64_t rows;   /* m rounded up to a power of two, what the loops are made for */
+    float *partial; /* [pieces of k, rows, n] */
 };
 
 static void finish(const struct gemm *g, float *value, int64_t row, int64_t col, int64_t n)
@@ -34,8 +35,7 @@ static void finish(const struct gemm *g, float *value, int64_t row, int64_t col,
     row_from_f32(d, value, g->out_dt, n);
 }
 
-/* --- b [n,k]: dot products
- * --------------------------------------------------------------------------- */
+/* --- b [n,k]: dot products */
 
 /* out[i*stride + r] = a row i . b row (j + r), for `rows` rows of a and `width` of b. */
 ALWAYS_INLINE void dots(const struct gemv *v, int rows, int width, int64_t j, float *out,
@@ -50,6 +50,7 @@ ALWAYS_INLINE void dots(const struct gemv *v, int rows, int width, int64_t j, fl
     for (int64_t k = 0; k < whole; k += VL) {
         for (int r = 0; r < width; r++) {
             vf b = vf_load_dt(g->b, (j + r) * g->ldb + k, dt);
+            __builtin_prefetch(element(g->b, (j + r + width) * g->ldb + k, dt));
             for (int i = 0; i < rows; i++)
                 acc[i][r] += vf_load(v->a + i * v->pk + k) * b;
         }
@@ -78,7 +79,8 @@ ALWAYS_INLINE void dots_any_rows(const struct gemv *v, int width, int64_t j, flo
     else if (m <= 4)
         dots(v, 4, width, j, out, stride, dt);
     else
-        dots(v, 8, width, j, out, stride, dt);
+        for (int r = 0; r < width; r += 2) /* 16 sums fill the registers */
+            dots(v, 8, width < 2 ? 1 : 2, j + r, out + r, stride, dt);
 }
 
 static void dots_block(const struct gemv *v, int64_t j, int64_t n, float *out, int64_t stride)
@@ -111,8 +113,7 @@ static void run_rows(const struct gemv *v)
     }
 }
 
-/* --- b [k,n]: sums of scaled rows
- * -------------------------------------------------------------------- */
+/* --- b [k,n]: sums of scaled rows */
 
 /* p[j..j+VL) += sum over `count` rows of b from row k of a[k] * b[k, j..]. */
 ALWAYS_INLINE void add_rows(const struct gemv *v, int rows, int count, int64_t k, int64_t j,
@@ -122,6 +123,8 @@ ALWAYS_INLINE void add_rows(const struct gemv *v, int rows, int count, int64_t k
     vf b[STREAMS];
     for (int r = 0; r < count; r++)
         b[r] = vf_load_dt(g->b, (k + r) * g->ldb + j, dt);
+    for (int r = 0; r < count; r++) /* the same columns of the next rows */
+        __builtin_prefetch(element(g->b, (k + r + count) * g->ldb + j, dt));
     for (int i = 0; i < rows; i++) {
         const float *a = v->a + i * v->pk + k;
         vf sum = vf_load(p + i * stride), other = a[0] * b[0];
@@ -135,17 +138,17 @@ ALWAYS_INLINE void add_rows(const struct gemv *v, int rows, int count, int64_t k
     }
 }
 
-ALWAYS_INLINE void piece_rows(const struct gemv *v, int rows, int count, int64_t k, int64_t j0,
-                              int64_t whole, float *p, int64_t stride)
+ALWAYS_INLINE void piece_rows(const struct gemv *v, int rows, int64_t k, int64_t j0, int64_t whole,
+                              float *p, int64_t stride)
 {
     const enum dtype dt = v->g->dt;
     for (int64_t j = 0; j < whole; j += VL) {
         if (dt == DTYPE_F32)
-            add_rows(v, rows, count, k, j0 + j, p + j, stride, DTYPE_F32);
+            add_rows(v, rows, STREAMS, k, j0 + j, p + j, stride, DTYPE_F32);
         else if (dt == DTYPE_BF16)
-            add_rows(v, rows, count, k, j0 + j, p + j, stride, DTYPE_BF16);
+            add_rows(v, rows, STREAMS, k, j0 + j, p + j, stride, DTYPE_BF16);
         else
-            add_rows(v, rows, count, k, j0 + j, p + j, stride, DTYPE_F16);
+            add_rows(v, rows, STREAMS, k, j0 + j, p + j, stride, DTYPE_F16);
     }
 }
 
@@ -167,20 +170,17 @@ static void piece(const struct gemv *v, int64_t k0, int64_t j0, float *p, int64_
     const struct gemm *g = v->g;
     const int64_t depth = min_i64(PIECE_K, g->k - k0), n = min_i64(PIECE_N, g->n - j0);
     const int64_t whole = n / VL * VL, streams = depth / STREAMS * STREAMS;
-    for (int64_t i = 0; i < g->m; i++)
+    for (int64_t i = 0; i < v->rows; i++)
         memset(p + i * stride, 0, (size_t)n * sizeof *p);
     for (int64_t k = k0; k < k0 + streams; k += STREAMS) {
-        if (g->m == 1)
-            piece_rows(v, 1, STREAMS, k, j0, whole, p, stride);
-        else if (g->m == 2)
-            piece_rows(v, 2, STREAMS, k, j0, whole, p, stride);
+        if (v->rows == 1)
+            piece_rows(v, 1, k, j0, whole, p, stride);
+        else if (v->rows == 2)
+            piece_rows(v, 2, k, j0, whole, p, stride);
+        else if (v->rows == 4)
+            piece_rows(v, 4, k, j0, whole, p, stride);
         else
-            for (int64_t i = 0; i < g->m; i += 2) { /* b's lines are in cache after the first two */
-                struct gemv two = *v;
-                two.a = v->a + i * v->pk;
-                piece_rows(&two, i + 1 < g->m ? 2 : 1, STREAMS, k, j0, whole, p + i * stride,
-                           stride);
-            }
+            piece_rows(v, 8, k, j0, whole, p, stride);
     }
     if (whole < n)
         piece_scalar(v, k0, streams, j0 + whole, n - whole, p + whole, stride);
@@ -197,14 +197,14 @@ static void run_columns(const struct gemv *v)
 #pragma omp for schedule(static)
         for (int64_t t = 0; t < pieces_k * pieces_n; t++) {
             const int64_t k = t / pieces_n, j0 = t % pieces_n * PIECE_N;
-            piece(v, k * PIECE_K, j0, v->partial + k * g->m * g->n + j0, g->n);
+            piece(v, k * PIECE_K, j0, v->partial + k * v->rows * g->n + j0, g->n);
         }
 #pragma omp for schedule(static)
         for (int64_t t = 0; t < g->m * ceil_div_i64(g->n, 256); t++) {
             const int64_t row = t % g->m, j = t / g->m * 256, n = min_i64(256, g->n - j);
             float sum[256] = {0};
             for (int64_t k = 0; k < pieces_k; k++) {
-                const float *p = v->partial + (k * g->m + row) * g->n + j;
+                const float *p = v->partial + (k * v->rows + row) * g->n + j;
                 for (int64_t c = 0; c < n; c++)
                     sum[c] += p[c];
             }
@@ -217,14 +217,15 @@ static void run_columns(const struct gemv *v)
 void gemv_run(struct stream *s, const struct gemm *g)
 {
     const int64_t pk = round_up_i64(g->k, VL_MAX);
-    const int64_t partials = g->transpose_b ? 0 : ceil_div_i64(g->k, PIECE_K) * g->m * g->n;
+    const int64_t m = g->m, rows = m <= 2 ? m : m <= 4 ? 4 : 8;
+    const int64_t partials = g->transpose_b ? 0 : ceil_div_i64(g->k, PIECE_K) * rows * g->n;
     float *scratch = stream_scratch(s, "gemm", (size_t)(GEMV_ROWS * pk + partials) * sizeof(float));
     if (!scratch)
         return;
     memset(scratch, 0, (size_t)(GEMV_ROWS * pk) * sizeof(float));
     for (int64_t i = 0; i < g->m; i++)
         row_to_f32(scratch + i * pk, element(g->a, i * g->lda, g->dt), g->dt, g->k);
-    struct gemv v = {g, scratch, pk, scratch + GEMV_ROWS * pk};
+    struct gemv v = {g, scratch, pk, rows, scratch + GEMV_ROWS * pk};
     if (g->transpose_b)
         run_rows(&v);
     else

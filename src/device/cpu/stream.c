@@ -27,8 +27,7 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-/* --- streams
- * --------------------------------------------------------------------------------------- */
+/* --- streams */
 
 static bool device_failed(const struct device *dev)
 {
@@ -225,8 +224,7 @@ void cpu_host_call(struct device *dev, struct stream *s, void (*fn)(void *), voi
     stream_submit(s, host_call_run, &a, sizeof a);
 }
 
-/* --- events
- * ---------------------------------------------------------------------------------------- */
+/* --- events */
 
 enum status cpu_event_create(struct device *dev, struct event **out, struct error *e)
 {
