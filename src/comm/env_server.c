@@ -25,6 +25,7 @@ struct peer {
     struct strbuf in;
     struct strbuf part;
     bool has_part;
+    bool refused; /* told why; what it still sends is read and ignored until it closes */
 };
 
 struct env_server {
@@ -107,8 +108,10 @@ static void on_hello(struct env_server *s, struct peer *p, const struct frame *f
         p->rank = (int)rank;
         return;
     }
+    /* Closing with its next message unread would reset the connection and lose the reason. */
     (void)frame_send(p->fd, FRAME_LOST, text, strlen(text), 1000);
-    drop(p);
+    (void)shutdown(p->fd, SHUT_WR);
+    p->refused = true;
 }
 
 static void send_result(struct env_server *s)
@@ -171,6 +174,8 @@ static void on_who(struct env_server *s, struct peer *p)
 static void on_frame(struct env_server *s, struct peer *p, const struct frame *f)
 {
     char text[128];
+    if (p->refused)
+        return;
     if (f->type == FRAME_HELLO && p->rank < 0) {
         on_hello(s, p, f);
     } else if (p->rank < 0) {
