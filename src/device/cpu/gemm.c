@@ -449,6 +449,30 @@ static void multiply_nothing(const struct gemm *g, int64_t ldd)
     }
 }
 
+/* GEMV_ROWS rows at a time; g has its leading dimensions filled in. */
+static void run_few_rows(struct stream *s, const struct gemm *g)
+{
+    for (int64_t i = 0; i < g->m; i += GEMV_ROWS) {
+        struct gemm part = *g;
+        part.m = min_i64(GEMV_ROWS, g->m - i);
+        part.a = element(g->a, i * g->lda, g->dt);
+        part.d = element_mut(g->d, i * g->ldd, g->out_dt);
+        if (g->gelu_aux)
+            part.gelu_aux = element_mut(g->gelu_aux, i * g->n, g->dt);
+        if (g->dgelu_aux)
+            part.dgelu_aux = element(g->dgelu_aux, i * g->n, g->dt);
+        gemv_run(s, &part);
+    }
+}
+
+/* fp16 weights would have to be widened for oneDNN, which costs as much as five passes over them.
+ */
+static bool few_rows(const struct gemm *g)
+{
+    const int64_t limit = g->dt == DTYPE_F16 ? 5 * GEMV_ROWS : GEMV_ROWS;
+    return g->m <= limit && !g->transpose_a;
+}
+
 static void gemm_run(struct stream *s, const void *args)
 {
     const struct gemm *g = args;
@@ -463,8 +487,8 @@ static void gemm_run(struct stream *s, const void *args)
     p.grid = grid_of(g);
     if (g->k == 0) {
         multiply_nothing(g, p.g.ldd);
-    } else if (g->m <= GEMV_ROWS && !g->transpose_a) {
-        gemv_run(s, &p.g);
+    } else if (few_rows(g)) {
+        run_few_rows(s, &p.g);
     } else {
         if (g->dt == DTYPE_BF16)
             pthread_mutex_lock(&s->dev->gemms->lock);
