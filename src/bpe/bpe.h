@@ -13,6 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* GPT-2's own merge list among the files that come with the programs (base/share.h). */
+#define BPE_GPT2_FILE "gpt2/vocab.bpe"
+
 struct bpe;       /* vocabulary: immutable after load, shared between threads */
 struct bpe_state; /* one thread's scratch and cache */
 

@@ -1,4 +1,5 @@
 /* folder.c - what surrounds the tensors: configuration, index, tokenizer. */
+#include "base/share.h"
 #include "base/io.h"
 #include "bpe/bpe.h"
 #include "ckpt-merge/merge.h"
@@ -7,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Takes json over. */
 static enum status write_json(const char *dir, const char *name, json_t *json, struct error *e)
@@ -56,28 +56,6 @@ enum status merge_write_index(const struct merge_plan *p, const char *dir, struc
     return write_json(dir, "model.safetensors.index.json", index, e);
 }
 
-/* GPT-2's own merges: in $SDP_GPT2_SHARE, beside bin/ in a checkout, or where they are installed.
- */
-static bool default_vocab(char path[PATH_MAX])
-{
-    static const char *const places[] = {"../share/gpt2/vocab.bpe",
-                                         "../share/sdp-gpt2/gpt2/vocab.bpe",
-                                         "../../share/gpt2/vocab.bpe"};
-    const char *share = getenv("SDP_GPT2_SHARE");
-    char exe[PATH_MAX];
-    if (share && *share)
-        return snprintf(path, PATH_MAX, "%s/gpt2/vocab.bpe", share) < PATH_MAX;
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n < 0)
-        return false;
-    exe[n] = '\0';
-    *strrchr(exe, '/') = '\0';
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (snprintf(path, PATH_MAX, "%s/%s", exe, places[i]) < PATH_MAX && path_exists(path))
-            return true;
-    return false;
-}
-
 enum status merge_write_tokenizer(const struct tensor_set *set, const struct merge_options *o,
                                   const char *dir, struct error *e)
 {
@@ -88,11 +66,9 @@ enum status merge_write_tokenizer(const struct tensor_set *set, const struct mer
     if (want->fingerprint == 0 || strcmp(o->tokenizer, "none") == 0)
         return STATUS_OK;
     if (!path) {
-        if (!default_vocab(place))
-            return error_set(e, STATUS_FAILED,
-                             "GPT-2's merge list is not beside this program: name the "
-                             "checkpoint's vocabulary with --vocab, or leave it out with "
-                             "--tokenizer none");
+        TRY(share_find(getenv("SDP_GPT2_SHARE"), BPE_GPT2_FILE, "GPT-2 vocabulary",
+                       "name the checkpoint's with --vocab, or leave it out with --tokenizer none",
+                       place, e));
         path = place;
     }
     TRY(bpe_load(&bpe, path, e));

@@ -1,13 +1,13 @@
 /* gpt2-tokenize - text to the token ids of GPT-2, and back. */
 #define _GNU_SOURCE
 #include "gpt2-tokenize/pipeline.h"
+#include "base/share.h"
 #include "base/log.h"
 
 #include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct run {
     const struct config *config;
@@ -20,36 +20,6 @@ struct run {
     char *provenance;
 };
 
-/* GPT-2's own merges: in $SDP_GPT2_SHARE, beside bin/ in a checkout, or where they are installed.
- */
-static enum status default_vocab(char path[PATH_MAX], struct error *e)
-{
-    static const char *const places[] = {"../share/gpt2/vocab.bpe",
-                                         "../share/sdp-gpt2/gpt2/vocab.bpe",
-                                         "../../share/gpt2/vocab.bpe"};
-    const char *share = getenv("SDP_GPT2_SHARE");
-    char exe[PATH_MAX];
-    if (share && *share) {
-        snprintf(path, PATH_MAX, "%s/gpt2/vocab.bpe", share);
-        return STATUS_OK;
-    }
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n < 0)
-        return error_errno(e, "looking for GPT-2's vocabulary: reading /proc/self/exe");
-    exe[n] = '\0';
-    *strrchr(exe, '/') = '\0';
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        int length = snprintf(path, PATH_MAX, "%s/%s", exe, places[i]);
-        if (length < PATH_MAX && path_exists(path))
-            return STATUS_OK;
-    }
-    return error_set(
-        e, STATUS_FAILED,
-        "no GPT-2 vocabulary at %s/%s or %s/%s; name one with --vocab, or its folder's "
-        "parent with SDP_GPT2_SHARE",
-        exe, places[0], exe, places[1]);
-}
-
 static enum status open_vocab(struct run *r, struct error *e)
 {
     const struct plan *p = &r->plan;
@@ -60,7 +30,9 @@ static enum status open_vocab(struct run *r, struct error *e)
     if (!plan_needs_text(p))
         return STATUS_OK;
     if (!r->config->vocab)
-        TRY(default_vocab(path, e));
+        TRY(share_find(getenv("SDP_GPT2_SHARE"), BPE_GPT2_FILE, "GPT-2 vocabulary",
+                       "name one with --vocab, or its folder's parent with SDP_GPT2_SHARE", path,
+                       e));
     const char *from = r->config->vocab ? r->config->vocab : path;
     TRY(bpe_load(&r->bpe, from, e));
     struct vocab_info mine = {bpe_vocab_size(r->bpe), bpe_fingerprint(r->bpe), bpe_eot(r->bpe)};

@@ -2,48 +2,28 @@
 #include "sdp-train/model.h"
 
 #include "base/io.h"
+#include "base/share.h"
 
 #include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define DEFAULT_MODEL "gpt2-small"
 
 /* Short names people use for the presets of the original example. */
 static const char *const aliases[][2] = {{"gpt2-30b", "smp-gpt2-30b"}, {"gpt2", "gpt2-small"}};
 
-static bool is_dir_of_presets(const char *path)
-{
-    char probe[PATH_MAX + 32];
-    snprintf(probe, sizeof probe, "%s/%s.json", path, DEFAULT_MODEL);
-    return path_exists(probe);
-}
-
-/* Presets lie in $SDP_GPT2_SHARE, beside bin/ in a checkout, or where they are installed. */
+/* The folder that holds the default model's preset holds them all. */
 static enum status preset_dir(const char *share, char dir[PATH_MAX], struct error *e)
 {
-    static const char *const places[] = {"../share/models", "../share/sdp-gpt2/models",
-                                         "../../share/models"};
-    char exe[PATH_MAX];
-    if (share && *share) {
-        snprintf(dir, PATH_MAX, "%s/models", share);
-        return STATUS_OK;
-    }
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n < 0)
-        return error_errno(e, "looking for model presets: reading /proc/self/exe");
-    exe[n] = '\0';
-    *strrchr(exe, '/') = '\0';
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (snprintf(dir, PATH_MAX, "%s/%s", exe, places[i]) < PATH_MAX && is_dir_of_presets(dir))
-            return STATUS_OK;
-    return error_set(e, STATUS_FAILED,
-                     "no model presets at %s/%s or %s/%s; name a config.json with --model, or the "
-                     "presets' parent folder with SDP_GPT2_SHARE",
-                     exe, places[0], exe, places[1]);
+    TRY(share_find(share, "models/" DEFAULT_MODEL ".json", "model preset",
+                   "name a config.json with --model, or the presets' parent folder with "
+                   "SDP_GPT2_SHARE",
+                   dir, e));
+    *strrchr(dir, '/') = '\0';
+    return STATUS_OK;
 }
 
 /* "gpt2-large, gpt2-nano, ..." */

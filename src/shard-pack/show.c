@@ -1,6 +1,7 @@
 /* show.c - see show.h. */
 #define _GNU_SOURCE
 #include "shard-pack/show.h"
+#include "base/share.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "bpe/bpe.h"
@@ -10,7 +11,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* --- verify ----------------------------------------------------------------------------------- */
 
@@ -113,44 +113,17 @@ out:
 
 /* --- sample ----------------------------------------------------------------------------------- */
 
-/* The merges that come with the program: in share, beside its folder in a checkout, or where they
- * are installed. NULL when not found. */
-static char *default_vocab(const char *share)
-{
-    static const char *const places[] = {"../share/gpt2/vocab.bpe",
-                                         "../share/sdp-gpt2/gpt2/vocab.bpe",
-                                         "../../share/gpt2/vocab.bpe"};
-    char exe[4096];
-    if (share && *share)
-        return path_join(share, "gpt2/vocab.bpe");
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n <= 0)
-        return NULL;
-    exe[n] = '\0';
-    *strrchr(exe, '/') = '\0';
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        char *path = path_join(exe, places[i]);
-        if (path && path_exists(path))
-            return path;
-        free(path);
-    }
-    return NULL;
-}
-
 static enum status load_vocab(struct bpe **bpe, const char *path, const char *share,
                               const struct vocab_info *want, const char *dir, struct error *e)
 {
-    char *found = path ? strdup(path) : default_vocab(share);
-    if (!found)
-        return error_set(e, STATUS_FAILED,
-                         "the program's own vocabulary was not found; --vocab names one");
-    enum status st = bpe_load(bpe, found, e);
-    if (st == STATUS_OK) {
-        struct vocab_info have = {bpe_vocab_size(*bpe), bpe_fingerprint(*bpe), bpe_eot(*bpe)};
-        st = vocab_info_match(want, dir, &have, found, e);
+    char own[PATH_MAX];
+    if (!path) {
+        TRY(share_find(share, BPE_GPT2_FILE, "GPT-2 vocabulary", "--vocab names one", own, e));
+        path = own;
     }
-    free(found);
-    return st;
+    TRY(bpe_load(bpe, path, e));
+    struct vocab_info have = {bpe_vocab_size(*bpe), bpe_fingerprint(*bpe), bpe_eot(*bpe)};
+    return vocab_info_match(want, dir, &have, path, e);
 }
 
 static bool append_ids(struct strbuf *text, const uint32_t *ids, uint32_t n)
