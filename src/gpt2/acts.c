@@ -1,22 +1,7 @@
-/* acts.c - memory of activations and transient buffers: sizes and cutting. The same walk serves
- * both: with base NULL a carver only counts. */
+/* acts.c - memory of activations and transient buffers: sizes and cutting. */
 #include "gpt2/model.h"
 
-#include "base/checked.h"
-
-#define CARVE_ALIGN 256
-
-struct carver {
-    char *base;
-    int64_t used;
-};
-
-static void *carve(struct carver *v, int64_t bytes)
-{
-    void *p = v->base ? v->base + v->used : NULL;
-    v->used += round_up_i64(bytes, CARVE_ALIGN);
-    return p;
-}
+#include "gpt2/carve.h"
 
 /* Puts every buffer of a block into the kept or the scratch piece. */
 static void carve_block(const struct gpt2_config *c, int64_t batch, int64_t time, enum dtype dt,
@@ -140,11 +125,9 @@ int64_t gpt2_head_bytes(const struct gpt2_config *c, int64_t batch, int64_t time
     return v.used;
 }
 
-void gpt2_bind_head(const struct gpt2_tensors *t, const struct gpt2_config *c, int64_t batch,
-                    int64_t time, enum dtype dt, int64_t chunk_rows, void *memory,
-                    struct gpt2_head *h)
+void gpt2_bind_head(const struct gpt2_config *c, int64_t batch, int64_t time, enum dtype dt,
+                    int64_t chunk_rows, void *memory, struct gpt2_head *h)
 {
     struct carver v = {memory, 0};
-    (void)t;
     carve_head(c, batch, time, dt, chunk_rows, &v, h);
 }

@@ -1,62 +1,58 @@
-/* bind.c - from a flat unit to pointers, by the tensor table. */
+/* bind.c - from names of the tensor table to the pointers of a block. */
 #include "gpt2/model.h"
 
+#include <assert.h>
+#include <stddef.h>
 #include <string.h>
 
-/* Address of a block's tensor by the end of its name; the table holds every name asked for here. */
-static const void *at(const struct gpt2_tensors *t, int64_t layer, const void *unit,
-                      size_t elem_bytes, const char *suffix)
-{
-    size_t want = strlen(suffix);
-    for (int64_t i = t->unit_first[layer + 1]; i < t->unit_first[layer + 2]; i++) {
-        size_t have = strlen(t->tensors[i].name);
-        const char *tail = t->tensors[i].name + have - want;
-        /* "ln_1.weight" must not match inside another word: a dot stands before it */
-        if (have > want && tail[-1] == '.' && strcmp(tail, suffix) == 0)
-            return (const char *)unit + (size_t)t->tensors[i].offset * elem_bytes;
+/* A block's tensors by the end of their names; the dot keeps "ln_1" from matching inside a word. */
+static const struct {
+    const char *suffix;
+    size_t param, grad;
+} fields[] = {
+#define FIELD(name, suffix)                                   \
+    {                                                         \
+        "." suffix, offsetof(struct gpt2_block_params, name), \
+            offsetof(struct gpt2_block_grads, name)           \
     }
-    return NULL;
+    FIELD(qkv_w, "attn.c_attn.weight"), FIELD(proj_w, "attn.c_proj.weight"),
+    FIELD(fc_w, "mlp.c_fc.weight"),     FIELD(fcproj_w, "mlp.c_proj.weight"),
+    FIELD(ln1_w, "ln_1.weight"),        FIELD(ln1_b, "ln_1.bias"),
+    FIELD(qkv_b, "attn.c_attn.bias"),   FIELD(proj_b, "attn.c_proj.bias"),
+    FIELD(ln2_w, "ln_2.weight"),        FIELD(ln2_b, "ln_2.bias"),
+    FIELD(fc_b, "mlp.c_fc.bias"),       FIELD(fcproj_b, "mlp.c_proj.bias"),
+#undef FIELD
+};
+
+static size_t field_of(const char *name)
+{
+    size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        size_t n = strlen(fields[i].suffix);
+        if (length > n && strcmp(name + length - n, fields[i].suffix) == 0)
+            return i;
+    }
+    assert(!"the tensor table holds no other name in a block");
+    return 0;
 }
 
-void gpt2_bind_block(const struct gpt2_tensors *t, int64_t layer, const void *unit, enum dtype dt,
-                     struct gpt2_block_params *p)
+const void **gpt2_block_param(struct gpt2_block_params *p, const char *name)
 {
-    size_t b = dtype_bytes(dt);
-    *p = (struct gpt2_block_params){
-        .ln1_w = at(t, layer, unit, b, "ln_1.weight"),
-        .ln1_b = at(t, layer, unit, b, "ln_1.bias"),
-        .qkv_w = at(t, layer, unit, b, "attn.c_attn.weight"),
-        .qkv_b = at(t, layer, unit, b, "attn.c_attn.bias"),
-        .proj_w = at(t, layer, unit, b, "attn.c_proj.weight"),
-        .proj_b = at(t, layer, unit, b, "attn.c_proj.bias"),
-        .ln2_w = at(t, layer, unit, b, "ln_2.weight"),
-        .ln2_b = at(t, layer, unit, b, "ln_2.bias"),
-        .fc_w = at(t, layer, unit, b, "mlp.c_fc.weight"),
-        .fc_b = at(t, layer, unit, b, "mlp.c_fc.bias"),
-        .fcproj_w = at(t, layer, unit, b, "mlp.c_proj.weight"),
-        .fcproj_b = at(t, layer, unit, b, "mlp.c_proj.bias"),
-    };
+    return (const void **)((char *)p + fields[field_of(name)].param);
 }
 
-void gpt2_bind_block_grads(const struct gpt2_tensors *t, int64_t layer, float *unit,
-                           struct gpt2_block_grads *g)
+void gpt2_bind_block(const struct gpt2_tensors *t, int64_t layer, gpt2_place *place,
+                     const void *context, struct gpt2_block_params *p)
 {
-    struct gpt2_block_params p;
-    gpt2_bind_block(t, layer, unit, DTYPE_F32, &p);
-    *g = (struct gpt2_block_grads){
-        .ln1_w = (float *)p.ln1_w,
-        .ln1_b = (float *)p.ln1_b,
-        .qkv_w = (float *)p.qkv_w,
-        .qkv_b = (float *)p.qkv_b,
-        .proj_w = (float *)p.proj_w,
-        .proj_b = (float *)p.proj_b,
-        .ln2_w = (float *)p.ln2_w,
-        .ln2_b = (float *)p.ln2_b,
-        .fc_w = (float *)p.fc_w,
-        .fc_b = (float *)p.fc_b,
-        .fcproj_w = (float *)p.fcproj_w,
-        .fcproj_b = (float *)p.fcproj_b,
-    };
+    for (int64_t i = t->unit_first[layer + 1]; i < t->unit_first[layer + 2]; i++)
+        *gpt2_block_param(p, t->tensors[i].name) = place(context, i);
+}
+
+void gpt2_bind_block_grads(const struct gpt2_tensors *t, int64_t layer, gpt2_place *place,
+                           const void *context, struct gpt2_block_grads *g)
+{
+    for (int64_t i = t->unit_first[layer + 1]; i < t->unit_first[layer + 2]; i++)
+        *(float **)((char *)g + fields[field_of(t->tensors[i].name)].grad) = place(context, i);
 }
 
 const void *gpt2_wte(const struct gpt2_tensors *t, const void *unit0, enum dtype dt)

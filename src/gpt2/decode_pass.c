@@ -1,25 +1,11 @@
 #include "gpt2/decode_pass.h"
 
 #include "base/checked.h"
+#include "gpt2/carve.h"
 
 #include <stdlib.h>
 
-#define CARVE_ALIGN 256
-
 static const struct dropout no_dropout = {0};
-
-/* Cuts memory into buffers; with base NULL it only counts. */
-struct carver {
-    char *base;
-    int64_t used;
-};
-
-static void *carve(struct carver *v, int64_t bytes)
-{
-    void *p = v->base ? v->base + v->used : NULL;
-    v->used += round_up_i64(bytes, CARVE_ALIGN);
-    return p;
-}
 
 static void carve_io(struct gpt2_pass *p, struct carver *v, struct gpt2_pass_io *io)
 {

@@ -57,27 +57,7 @@ static const void **pointer_of(struct gpt2_weights *w, const struct gpt2_tensors
         return in_unit == 0 ? &w->wte : &w->wpe;
     if (t->unit == table->units - 1)
         return in_unit == 0 ? &w->lnf_w : &w->lnf_b;
-    struct gpt2_block_params *p = &w->blocks[t->unit - 1];
-    static const struct {
-        const char *suffix;
-        size_t offset;
-    } names[] = {
-#define ENTRY(suffix, field) {suffix, offsetof(struct gpt2_block_params, field)}
-        ENTRY(".ln_1.weight", ln1_w),          ENTRY(".ln_1.bias", ln1_b),
-        ENTRY(".attn.c_attn.weight", qkv_w),   ENTRY(".attn.c_attn.bias", qkv_b),
-        ENTRY(".attn.c_proj.weight", proj_w),  ENTRY(".attn.c_proj.bias", proj_b),
-        ENTRY(".ln_2.weight", ln2_w),          ENTRY(".ln_2.bias", ln2_b),
-        ENTRY(".mlp.c_fc.weight", fc_w),       ENTRY(".mlp.c_fc.bias", fc_b),
-        ENTRY(".mlp.c_proj.weight", fcproj_w), ENTRY(".mlp.c_proj.bias", fcproj_b),
-#undef ENTRY
-    };
-    size_t length = strlen(t->name);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        size_t n = strlen(names[i].suffix);
-        if (length > n && strcmp(t->name + length - n, names[i].suffix) == 0)
-            return (const void **)((char *)p + names[i].offset);
-    }
-    return NULL; /* not reached: the table holds no other name */
+    return gpt2_block_param(&w->blocks[t->unit - 1], t->name);
 }
 
 /* Decide for every tensor where it will be; *bytes of device memory are needed. */

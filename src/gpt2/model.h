@@ -44,10 +44,14 @@ struct gpt2_block_grads {
     float *ln1_w, *ln1_b, *qkv_w, *qkv_b, *proj_w, *proj_b;
     float *ln2_w, *ln2_b, *fc_w, *fc_b, *fcproj_w, *fcproj_b;
 };
-void gpt2_bind_block(const struct gpt2_tensors *t, int64_t layer, const void *unit, enum dtype dt,
-                     struct gpt2_block_params *p);
-void gpt2_bind_block_grads(const struct gpt2_tensors *t, int64_t layer, float *unit,
-                           struct gpt2_block_grads *g);
+/* The field of p that is the tensor called `name` ("transformer.h.0.ln_1.weight") of its block. */
+const void **gpt2_block_param(struct gpt2_block_params *p, const char *name);
+/* Where tensor number `tensor` of the table lies; context is the caller's. */
+typedef void *gpt2_place(const void *context, int64_t tensor);
+void gpt2_bind_block(const struct gpt2_tensors *t, int64_t layer, gpt2_place *place,
+                     const void *context, struct gpt2_block_params *p);
+void gpt2_bind_block_grads(const struct gpt2_tensors *t, int64_t layer, gpt2_place *place,
+                           const void *context, struct gpt2_block_grads *g);
 /* Embedding unit: wte at offset 0, wpe after it. */
 const void *gpt2_wte(const struct gpt2_tensors *t, const void *unit0, enum dtype dt);
 const void *gpt2_wpe(const struct gpt2_tensors *t, const void *unit0, enum dtype dt);
@@ -129,9 +133,8 @@ struct gpt2_head {
 };
 int64_t gpt2_head_bytes(const struct gpt2_config *c, int64_t batch, int64_t time, enum dtype dt,
                         int64_t chunk_rows);
-void gpt2_bind_head(const struct gpt2_tensors *t, const struct gpt2_config *c, int64_t batch,
-                    int64_t time, enum dtype dt, int64_t chunk_rows, void *memory,
-                    struct gpt2_head *h);
+void gpt2_bind_head(const struct gpt2_config *c, int64_t batch, int64_t time, enum dtype dt,
+                    int64_t chunk_rows, void *memory, struct gpt2_head *h);
 /* Forward of the last pair; leaves h->losses and, when gradients are bound, s->dx and s->ddelta of
  * the last block's output pair. grad_scale multiplies every d(logit): loss scale; normalisation by
  * the global token count is the optimizer's (so that micro-batches of any size add up). */

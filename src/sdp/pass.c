@@ -2,68 +2,38 @@
 
 #include "base/checked.h"
 
-#include <assert.h>
-#include <string.h>
 
 /* Units gathered ahead of the one in use, when the ring has room. */
 #define PREFETCH_UNITS 2
 
-/* Tensor `suffix` of a block: in the block's own unit, or in the last one when it is small. */
-static const void *block_tensor(const struct sdp_engine *x, int64_t layer, const char *suffix,
-                                const void *unit, const void *small, size_t elem_bytes)
+/* A block's memory for bind: its own unit, and the last one, where small tensors stay. */
+struct block_memory {
+    const struct sdp_engine *x;
+    int64_t layer;
+    const void *unit, *small;
+    size_t elem_bytes;
+};
+
+static void *place_tensor(const void *context, int64_t tensor)
 {
-    const struct gpt2_tensors *t = &x->tensors;
-    size_t want = strlen(suffix);
-    for (int64_t i = t->unit_first[layer + 1]; i < t->unit_first[layer + 2]; i++) {
-        size_t have = strlen(t->tensors[i].name);
-        const char *tail = t->tensors[i].name + have - want;
-        if (have <= want || tail[-1] != '.' || strcmp(tail, suffix) != 0)
-            continue;
-        const char *base = x->layout.tensor_unit[i] == layer + 1 ? unit : small;
-        return base + (size_t)x->layout.tensor_offset[i] * elem_bytes;
-    }
-    assert(!"every name below is in the tensor table");
-    return NULL;
+    const struct block_memory *m = context;
+    const struct sdp_layout *l = &m->x->layout;
+    const char *base = l->tensor_unit[tensor] == m->layer + 1 ? m->unit : m->small;
+    return (char *)base + (size_t)l->tensor_offset[tensor] * m->elem_bytes;
 }
 
 static void bind_params(const struct sdp_engine *x, int64_t layer, const void *unit,
-                        const void *small, size_t b, struct gpt2_block_params *p)
+                        const void *small, struct gpt2_block_params *p)
 {
-    *p = (struct gpt2_block_params){
-        .ln1_w = block_tensor(x, layer, "ln_1.weight", unit, small, b),
-        .ln1_b = block_tensor(x, layer, "ln_1.bias", unit, small, b),
-        .qkv_w = block_tensor(x, layer, "attn.c_attn.weight", unit, small, b),
-        .qkv_b = block_tensor(x, layer, "attn.c_attn.bias", unit, small, b),
-        .proj_w = block_tensor(x, layer, "attn.c_proj.weight", unit, small, b),
-        .proj_b = block_tensor(x, layer, "attn.c_proj.bias", unit, small, b),
-        .ln2_w = block_tensor(x, layer, "ln_2.weight", unit, small, b),
-        .ln2_b = block_tensor(x, layer, "ln_2.bias", unit, small, b),
-        .fc_w = block_tensor(x, layer, "mlp.c_fc.weight", unit, small, b),
-        .fc_b = block_tensor(x, layer, "mlp.c_fc.bias", unit, small, b),
-        .fcproj_w = block_tensor(x, layer, "mlp.c_proj.weight", unit, small, b),
-        .fcproj_b = block_tensor(x, layer, "mlp.c_proj.bias", unit, small, b),
-    };
+    struct block_memory m = {x, layer, unit, small, dtype_bytes(x->config.dt)};
+    gpt2_bind_block(&x->tensors, layer, place_tensor, &m, p);
 }
 
 static void bind_grads(const struct sdp_engine *x, int64_t layer, float *unit, float *small,
                        struct gpt2_block_grads *g)
 {
-    struct gpt2_block_params p;
-    bind_params(x, layer, unit, small, sizeof(float), &p);
-    *g = (struct gpt2_block_grads){
-        .ln1_w = (float *)p.ln1_w,
-        .ln1_b = (float *)p.ln1_b,
-        .qkv_w = (float *)p.qkv_w,
-        .qkv_b = (float *)p.qkv_b,
-        .proj_w = (float *)p.proj_w,
-        .proj_b = (float *)p.proj_b,
-        .ln2_w = (float *)p.ln2_w,
-        .ln2_b = (float *)p.ln2_b,
-        .fc_w = (float *)p.fc_w,
-        .fc_b = (float *)p.fc_b,
-        .fcproj_w = (float *)p.fcproj_w,
-        .fcproj_b = (float *)p.fcproj_b,
-    };
+    struct block_memory m = {x, layer, unit, small, sizeof(float)};
+    gpt2_bind_block_grads(&x->tensors, layer, place_tensor, &m, g);
 }
 
 /* What a pass holds from its start to its end. */
@@ -101,7 +71,7 @@ static void forward_blocks(struct pass *p, int64_t first, int64_t end, bool fres
         const void *unit = sdp_units_acquire(x, l + 1);
         for (int64_t next = l + 2; next <= min_i64(end, l + 1 + ahead); next++)
             sdp_units_prefetch(x, next);
-        bind_params(x, l, unit, p->small, dtype_bytes(x->config.dt), &params);
+        bind_params(x, l, unit, p->small, &params);
         sdp_work_acts(x, p->w, l, &a);
         if (fresh && l == first)
             gpt2_block_forward(&p->w->run, l, &params, &a, &p->w->scratch, a.x, NULL);
@@ -166,7 +136,7 @@ static void backward_block(struct pass *p, int64_t l, bool first, bool last)
     for (int64_t next = l; next >= 1 && next >= l + 1 - ahead; next--)
         sdp_units_prefetch(x, next);
     float *grad = sdp_grads_begin(x, l + 1, first);
-    bind_params(x, l, unit, p->small, dtype_bytes(x->config.dt), &params);
+    bind_params(x, l, unit, p->small, &params);
     bind_grads(x, l, grad, p->grad_small, &grads);
     sdp_work_acts(x, w, l, &a);
     /* What the last block's forward left in the shared piece is still there. */

@@ -78,7 +78,7 @@ void sdp_work_lay_out(struct sdp_engine *x, struct sdp_work *w, bool training)
     p = sdp_arena_take(&x->arena, SDP_LOGITS,
                        gpt2_head_bytes(&c->model, r->batch, r->time, r->dt, chunk));
     if (p)
-        gpt2_bind_head(&x->tensors, &c->model, r->batch, r->time, r->dt, chunk, p, &w->head);
+        gpt2_bind_head(&c->model, r->batch, r->time, r->dt, chunk, p, &w->head);
     w->tokens = sdp_arena_take(&x->arena, SDP_DATA, rows * 4);
     w->targets = sdp_arena_take(&x->arena, SDP_DATA, rows * 4);
     w->samples = sdp_arena_take(&x->arena, SDP_DATA, r->batch * 8);

@@ -112,8 +112,7 @@ static void fixture_open(struct fixture *f, enum gpt2_keep keep, bool dropout)
                       device_memory(f, bytes), &f->scratch);
     int64_t chunk = 48; /* does not divide 256: the last chunk is short */
     bytes = gpt2_head_bytes(&f->config, BATCH, TIME, DTYPE_F32, chunk);
-    gpt2_bind_head(&f->tensors, &f->config, BATCH, TIME, DTYPE_F32, chunk, device_memory(f, bytes),
-                   &f->head);
+    gpt2_bind_head(&f->config, BATCH, TIME, DTYPE_F32, chunk, device_memory(f, bytes), &f->head);
     int64_t last = f->tensors.units - 1;
     f->head.lnf_w = f->units[last] + f->tensors.tensors[f->tensors.count - 2].offset;
     f->head.lnf_b = f->units[last] + f->tensors.tensors[f->tensors.count - 1].offset;
@@ -124,23 +123,36 @@ static void fixture_open(struct fixture *f, enum gpt2_keep keep, bool dropout)
     f->head.targets = f->targets;
 }
 
+struct memory {
+    const struct gpt2_tensors *tensors;
+    float **units;
+};
+
+static void *in_units(const void *context, int64_t tensor)
+{
+    const struct memory *m = context;
+    const struct gpt2_tensor *t = &m->tensors->tensors[tensor];
+    return m->units[t->unit] + t->offset;
+}
+
 /* Forward and backward of batch 0; returns the mean loss. */
 static double run_model(struct fixture *f, enum gpt2_keep keep)
 {
+    struct memory weights = {&f->tensors, f->units}, grads = {&f->tensors, f->grads};
     struct gpt2_block_params p;
     struct gpt2_block_grads g;
     struct error e = {0};
     gpt2_embed_forward(&f->run, &f->tensors, f->units[0], f->tokens, f->acts[0].x);
     for (int64_t l = 0; l < f->config.layers; l++) {
-        gpt2_bind_block(&f->tensors, l, f->units[l + 1], DTYPE_F32, &p);
+        gpt2_bind_block(&f->tensors, l, in_units, &weights, &p);
         gpt2_block_forward(&f->run, l, &p, &f->acts[l], &f->scratch,
                            l ? f->acts[l - 1].x_mid : f->acts[0].x, l ? f->scratch.delta : NULL);
     }
     int64_t top = f->config.layers - 1;
     gpt2_head_run(&f->run, &f->head, &f->scratch, f->acts[top].x_mid, f->scratch.delta, 1.0f);
     for (int64_t l = top; l >= 0; l--) {
-        gpt2_bind_block(&f->tensors, l, f->units[l + 1], DTYPE_F32, &p);
-        gpt2_bind_block_grads(&f->tensors, l, f->grads[l + 1], &g);
+        gpt2_bind_block(&f->tensors, l, in_units, &weights, &p);
+        gpt2_bind_block_grads(&f->tensors, l, in_units, &grads, &g);
         gpt2_block_recompute(&f->run, l, &p, &f->acts[l], &f->scratch, keep);
         gpt2_block_backward(&f->run, l, &p, &g, &f->acts[l], &f->scratch);
     }
