@@ -72,11 +72,11 @@ LINK_ckpt-merge := gpt2 bpe format base
 LINK_gpt2-infer := gpt2 cpu $(if $(filter 1,$(CUDA)),cuda) bpe format base
 
 SYS_sst2-fetch := -lcurl -larchive -lz $(LIBS_base)
-SYS_gpt2-tokenize := -lutf8proc $(LIBS_base)
-SYS_shard-pack := -lz -lutf8proc $(LIBS_base)
-SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) -lutf8proc $(LIBS_base) -ldl
-SYS_ckpt-merge := -lutf8proc $(LIBS_base)
-SYS_gpt2-infer := $(CUDA_LIBS) $(LIBS_cpu) -lmicrohttpd -lutf8proc $(LIBS_base) -ldl
+SYS_gpt2-tokenize := $(LIBS_base)
+SYS_shard-pack := -lz $(LIBS_base)
+SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) $(LIBS_base) -ldl
+SYS_ckpt-merge := $(LIBS_base)
+SYS_gpt2-infer := $(CUDA_LIBS) $(LIBS_cpu) -lmicrohttpd $(LIBS_base) -ldl
 
 .PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-scaling test-matrix bench-tokenize bench-infer bench-serve test-gpu bench-gpu $(TOOLS)
 .SECONDARY:
