@@ -3,10 +3,10 @@
 # Does nothing, quickly, when everything is there.   usage: share/setup.sh [--tests]
 set -euo pipefail
 
-packages=(gcc make pkg-config libcurl4-openssl-dev libjansson-dev libarchive-dev libutf8proc-dev zlib1g-dev
+packages=(gcc make pkg-config libcurl4-openssl-dev libjansson-dev libarchive-dev zlib1g-dev
     libxxhash-dev libopenmpi-dev openmpi-bin libdnnl-dev libmicrohttpd-dev)
 if [ "${1:-}" = --tests ]; then
-    packages+=(bats zip gzip python3 man-db iproute2 curl)
+    packages+=(libutf8proc-dev bats zip gzip python3 man-db iproute2 curl)
 fi
 
 missing=()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs what is built: unit programs (TAP), then .bats files, and prints the counts line. Arguments pick
-# tests by name (tests/run-tests.sh sdp-train test_comm). JOBS=N runs bats files side by side.
+# tests by name (tests/run-tests.sh sdp-train test_comm).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export BIN=${BIN:-$PWD/bin} BUILD=${BUILD:-$PWD/build}
