@@ -214,7 +214,7 @@ try() { run --separate-stderr fetch --source "$URL/$1" -o out.jsonl "${@:2}"; }
     begin=$(date +%s)
     try stall/train.tsv --stall-timeout 1 --retries 0
     status_is 1 && says 'not a byte for 1 s'
-    [ $(($(date +%s) - begin)) -lt 5 ]
+    [ $(($(date +%s) - begin)) -lt 30 ]
 }
 
 @test "nobody listens" {
