@@ -49,3 +49,10 @@ all_passed() {
     has "time-out: agreement"
     has "waiting for rank 1"
 }
+
+@test "of two communicators that fail, both tell what the first one saw" {
+    ranks 3 two-comms
+    status_is 4
+    grep -E "rank [02], step 17, all_gather on communicator gather: time-out" <<<"$output"
+    [[ "$output" != *"given up"* ]]
+}

@@ -132,6 +132,7 @@ void world_close(struct world *w)
             board_leaving(s->board);
         board_close(s->board);
         free(s->hosts);
+        free(s->cause);
         s->ops->close(w);
     }
     free(w);
@@ -140,14 +141,19 @@ void world_close(struct world *w)
 enum status world_all_gather(struct world *w, const void *in, size_t bytes, void *out,
                              struct error *e)
 {
-    if (world_is_broken(w))
+    if (world_is_broken(w)) {
+        if (world_cause(w, e))
+            return e->status;
         return error_set(
             e, STATUS_DEVICE,
             "rank %d cannot talk to the other ranks any more: an earlier collective failed",
             w->rank);
+    }
     enum status st = world_state(w)->ops->all_gather(w, in, bytes, out, e);
-    if (st != STATUS_OK)
+    if (st != STATUS_OK) {
+        world_keep_cause(w, e);
         world_mark_broken(w);
+    }
     return st;
 }
 
@@ -219,6 +225,26 @@ void world_abort(struct world *w, int exit_status)
     world_mark_broken(w);
     world_state(w)->ops->abort(w, exit_status);
     _exit(exit_status);
+}
+
+void world_keep_cause(struct world *w, const struct error *e)
+{
+    struct world_state *s = world_state(w);
+    struct error *none = NULL, *kept = malloc(sizeof *kept);
+    if (!kept)
+        return; /* each collective still has a message of its own */
+    *kept = *e;
+    if (!__atomic_compare_exchange_n(&s->cause, &none, kept, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE))
+        free(kept);
+}
+
+bool world_cause(const struct world *w, struct error *e)
+{
+    const struct error *kept = __atomic_load_n(&world_state(w)->cause, __ATOMIC_ACQUIRE);
+    if (kept)
+        *e = *kept;
+    return kept != NULL;
 }
 
 void world_mark_broken(struct world *w)
@@ -310,6 +336,8 @@ enum status comm_first_error(struct comm *c, struct error *e)
 {
     if (!comm_failed(c))
         return STATUS_OK;
+    if (world_cause(c->world, e))
+        return e->status;
     memcpy(e->message, c->error.message, sizeof e->message);
     return e->status = c->error.status;
 }
@@ -332,6 +360,7 @@ void comm_fail(struct comm *c, const char *collective, const char *fmt, ...)
         error_set(&made, STATUS_DEVICE, "rank %d, %s on communicator %s: %s", c->world->rank,
                   collective, c->name, detail);
     memcpy(c->error.message, made.message, sizeof made.message);
+    world_keep_cause(c->world, &made);
     /* Readers look at status first; the message is complete when it changes. */
     __atomic_store_n(&c->error.status, STATUS_DEVICE, __ATOMIC_RELEASE);
     world_mark_broken(c->world);

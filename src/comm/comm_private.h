@@ -23,6 +23,7 @@ struct world_state {
     uint64_t *hosts;     /* [size] identity of each rank's host */
     int comms;           /* communicators created so far */
     int broken;          /* atomic: a collective failed; peers are in unknown states */
+    struct error *cause; /* atomic, owned: what failed first; NULL while nothing has */
 };
 
 static inline struct world_state *world_state(const struct world *w)
@@ -43,6 +44,11 @@ extern const struct comm_ops self_comm_ops, mpi_comm_ops;
 extern const struct comm_ops nccl_comm_ops;
 #endif
 
+/* Several collectives wait at once, and when one fails the others give up: what is told is the one
+ * that failed first. Kept before world_mark_broken, so that whoever gives up finds it. */
+void world_keep_cause(struct world *w, const struct error *e);
+/* The kept failure, into e; false, and e as it was, when there is none. */
+bool world_cause(const struct world *w, struct error *e);
 void world_mark_broken(struct world *w);
 bool world_is_broken(const struct world *w);
 /* A rank of this host died, or the launcher lost one: true, with a sentence. Cheap enough to call

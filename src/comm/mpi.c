@@ -551,9 +551,11 @@ static enum status duplicate_context(struct mpi_comm *c, struct error *e)
         snprintf(text, sizeof text, "another collective failed");
     mpi_batch_clear(b);
     if (result != MPI_WAIT_DONE) {
+        error_set(e, STATUS_DEVICE, "rank %d: creating communicator %s: %s", w->rank, c->head.name,
+                  text);
+        world_keep_cause(w, e);
         world_mark_broken(w);
-        return error_set(e, STATUS_DEVICE, "rank %d: creating communicator %s: %s", w->rank,
-                         c->head.name, text);
+        return e->status;
     }
     MPI_Comm_set_errhandler(c->comm, MPI_ERRORS_RETURN);
     return STATUS_OK;

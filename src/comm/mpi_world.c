@@ -34,6 +34,8 @@ static enum status report(struct world *w, const struct mpi_batch *b, enum mpi_w
     if (world_lost(w, text, sizeof text))
         return error_set(e, STATUS_DEVICE, "rank %d: agreement %llu between ranks: %s", w->rank,
                          (unsigned long long)mine(w)->calls, text);
+    if (world_is_broken(w) && world_cause(w, e))
+        return e->status;
     if (world_is_broken(w))
         return error_set(
             e, STATUS_DEVICE,

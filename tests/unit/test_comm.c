@@ -1,7 +1,7 @@
 /* test_comm.c - launchers and collectives. Alone it tests the self engine and ranks joined through
  * environment variables (it forks them); under mpirun it tests the mpi engine (tests/comm.bats):
  *   test_comm                 collectives with what launched it
- *   test_comm stall|kill|late-agree|mismatch    faults; the process ends through world_abort
+ *   test_comm stall|kill|late-agree|two-comms   faults; the process ends through world_abort
  * Inputs are small integers, so that every sum is exact and "close" is "equal". */
 #include "comm/comm.h"
 #include "comm/mpi_private.h"
@@ -500,14 +500,36 @@ static void test_env(void)
 /* --- faults under mpirun
  * ----------------------------------------------------------------------------- */
 
+/* The second communicator gives up because the first timed out; both, and the world, tell what the
+ * first one saw. */
+static enum status two_comms(struct comm *first, struct comm *second, float *x, struct error *e)
+{
+    struct world *w = first->world;
+    struct device *dev = first->dev;
+    struct error others[2];
+    first->ops->all_gather(first, dev->compute, x, x + first->rank, sizeof *x);
+    while (first->ops->check(first, e) == STATUS_OK)
+        sleep_ms(10);
+    w->timeout_ms = 600000; /* what follows must not time out by itself */
+    second->ops->all_reduce(second, dev->compute, x, 4, DTYPE_F32, COMM_SUM);
+    while (second->ops->check(second, &others[0]) == STATUS_OK)
+        sleep_ms(10);
+    enum status st = world_barrier(w, &others[1]);
+    for (int i = 0; i < 2; i++)
+        if (strcmp(others[i].message, e->message) != 0)
+            return error_set(e, STATUS_FAILED, "not the first failure: %s", others[i].message);
+    return st;
+}
+
 static int run_fault(struct world *w, struct device *dev, const struct comm_ops *ops,
                      const char *mode)
 {
-    struct comm *c = NULL;
+    struct comm *c = NULL, *other = NULL;
     struct error e;
     float x[64] = {0};
     world_note_step(w, 16);
-    if (ops->create(&c, w, dev, 0, w->rank, "gather", &e) != STATUS_OK)
+    if (ops->create(&c, w, dev, 0, w->rank, "gather", &e) != STATUS_OK ||
+        ops->create(&other, w, dev, 0, w->rank, "scatter", &e) != STATUS_OK)
         world_abort(w, log_error(&e));
     c->ops->all_reduce(c, dev->compute, x, 4, DTYPE_F32, COMM_SUM);
     w->timeout_ms = 1000; /* from here on: starting up may be slow on a busy machine */
@@ -520,6 +542,8 @@ static int run_fault(struct world *w, struct device *dev, const struct comm_ops 
     enum status st;
     if (strcmp(mode, "late-agree") == 0) {
         st = world_agree(w, STATUS_OK, &e);
+    } else if (strcmp(mode, "two-comms") == 0) {
+        st = two_comms(c, other, x, &e);
     } else {
         c->ops->all_gather(c, dev->compute, x, x + w->rank, sizeof *x);
         st = c->ops->check(c, &e);
