@@ -1,16 +1,10 @@
 #include "gpt2/tensors.h"
 
 #include "base/checked.h"
-#include "base/philox.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define INIT_STD 0.02
-/* Philox stream of initial values; dropout and shuffling use other streams of the same seed. */
-#define INIT_STREAM_BASE (0x496e6974ull << 32) /* "Init" */
 
 /* One row per tensor of a block; widths in units of C, dims 1 means [width]. Matrices come first so
  * that weight decay is one contiguous range of the unit. */
@@ -116,38 +110,4 @@ const struct gpt2_tensor *gpt2_tensors_find(const struct gpt2_tensors *t, const 
         if (strcmp(t->tensors[i].name, name) == 0)
             return &t->tensors[i];
     return NULL;
-}
-
-/* Two normal values from counter `pair` (Box-Muller). The first uniform is in (0, 1]. */
-static void normal_pair(uint64_t key, uint64_t pair, double std, float out[2])
-{
-    struct philox4 r = philox4x32(key, pair, 0);
-    double u = ((double)r.v[0] + 1.0) * 0x1p-32;
-    double angle = 2.0 * M_PI * ((double)r.v[1] * 0x1p-32);
-    double radius = std * sqrt(-2.0 * log(u));
-    out[0] = (float)(radius * cos(angle));
-    out[1] = (float)(radius * sin(angle));
-}
-
-void gpt2_init_values(const struct gpt2_tensors *t, const struct gpt2_config *c, int64_t index,
-                      uint64_t seed, int64_t first, int64_t n, float *out)
-{
-    const struct gpt2_tensor *x = &t->tensors[index];
-    if (x->init == GPT2_INIT_ZERO || x->init == GPT2_INIT_ONE) {
-        for (int64_t i = 0; i < n; i++)
-            out[i] = x->init == GPT2_INIT_ONE ? 1.0f : 0.0f;
-        return;
-    }
-    double std = INIT_STD;
-    if (x->init == GPT2_INIT_RESIDUAL)
-        std /= sqrt(2.0 * (double)c->layers);
-    uint64_t key = philox_key(seed, INIT_STREAM_BASE + (uint64_t)index);
-    for (int64_t i = 0; i < n;) {
-        int64_t element = first + i;
-        float pair[2];
-        normal_pair(key, (uint64_t)(element / 2), std, pair);
-        out[i++] = pair[element % 2];
-        if (element % 2 == 0 && i < n)
-            out[i++] = pair[1];
-    }
 }

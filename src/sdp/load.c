@@ -2,15 +2,18 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "base/pool.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Where elements come from: out[n] = elements first.. of tensor number `tensor`, of one kind. */
 struct source {
     struct sdp_engine *x;
     enum ckpt_kind kind;
     uint64_t seed;
+    struct pool *pool;
     const struct safetensors *safetensors;
     struct ckpt *ckpt;
     enum status (*read)(const struct source *s, int64_t tensor, int64_t first, int64_t n,
@@ -67,18 +70,49 @@ static enum status publish(struct sdp_engine *x, struct error *e)
     return sdp_engine_sync(x, e);
 }
 
+/* A piece of initial values, drawn by all threads in parts of this size. */
+#define DRAW_ELEMS 16384
+
+struct draw {
+    const struct source *source;
+    int64_t tensor, first, n;
+    float *out;
+};
+
+static void draw_part(void *arg, size_t i, int worker)
+{
+    const struct draw *d = arg;
+    const struct sdp_engine *x = d->source->x;
+    int64_t at = (int64_t)i * DRAW_ELEMS;
+    (void)worker;
+    gpt2_init_values(&x->tensors, &x->config.model, d->tensor, d->source->seed, d->first + at,
+                     min_i64(DRAW_ELEMS, d->n - at), d->out + at);
+}
+
 static enum status read_init(const struct source *s, int64_t tensor, int64_t first, int64_t n,
                              float *out, struct error *e)
 {
+    struct draw d = {s, tensor, first, n, out};
     (void)e;
-    gpt2_init_values(&s->x->tensors, &s->x->config.model, tensor, s->seed, first, n, out);
+    pool_run(s->pool, (size_t)ceil_div_i64(n, DRAW_ELEMS), draw_part, &d);
     return STATUS_OK;
+}
+
+/* This rank's share of the host's processors: no more than it may run on, or than have a part. */
+static int draw_threads(const struct world *w)
+{
+    int64_t share = sysconf(_SC_NPROCESSORS_ONLN) / max_i64(1, w->host_size);
+    int64_t parts = SDP_PIECE_ELEMS / DRAW_ELEMS;
+    return (int)max_i64(1, min_i64(parts, min_i64(cpu_count(), share)));
 }
 
 enum status sdp_load_init(struct sdp_engine *x, uint64_t seed, struct error *e)
 {
     struct source s = {.x = x, .kind = CKPT_MASTER, .seed = seed, .read = read_init};
-    TRY(load_all(&s, e));
+    TRY(pool_create(&s.pool, draw_threads(x->world), e));
+    enum status st = load_all(&s, e);
+    pool_free(s.pool);
+    TRY(st);
     return publish(x, e);
 }
 

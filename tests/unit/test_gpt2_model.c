@@ -1,6 +1,7 @@
 /* The model layer alone, on the cpu device, against Hugging Face's numbers for a tiny GPT-2. */
 #include "base/io.h"
 #include "base/le.h"
+#include "base/philox.h"
 #include "format/safetensors.h"
 #include "gpt2/model.h"
 
@@ -237,6 +238,31 @@ static void fixture_close(struct fixture *f)
     device_close(f->dev);
 }
 
+#define INIT_VALUES (1 << 22) /* about four of which the polynomials cannot decide */
+
+/* How many of n initial values from `first` on differ from Box-Muller on Philox through libm. */
+static int64_t init_differs(enum gpt2_init init, double std, int64_t first, int64_t n)
+{
+    struct gpt2_tensor x = {.init = init};
+    struct gpt2_tensors t = {.tensors = &x, .count = 1};
+    struct gpt2_config c = {.layers = 48};
+    float *got = malloc((size_t)n * sizeof *got);
+    uint64_t key = philox_key(7, 0x496e6974ull << 32);
+    int64_t differ = 0;
+    CHECK(got != NULL);
+    gpt2_init_values(&t, &c, 0, 7, first, n, got);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t element = first + i;
+        struct philox4 r = philox4x32(key, (uint64_t)(element / 2), 0);
+        double radius = std * sqrt(-2.0 * log(((double)r.v[0] + 1.0) * 0x1p-32));
+        double angle = 2.0 * M_PI * ((double)r.v[1] * 0x1p-32);
+        float want = (float)(radius * (element % 2 ? sin(angle) : cos(angle)));
+        differ += memcmp(&want, &got[i], sizeof want) != 0;
+    }
+    free(got);
+    return differ;
+}
+
 int main(void)
 {
     static struct fixture plain, saver, dropped;
@@ -294,6 +320,12 @@ int main(void)
         gpt2_init_values(&t, &c, 0, 2, 101, 7, part);
         CHECK(memcmp(part, whole + 101, sizeof part) != 0);
         gpt2_tensors_release(&t);
+    }
+    CASE("initial values are those of the formula through libm, bit for bit")
+    {
+        CHECK(init_differs(GPT2_INIT_NORMAL, 0.02, 0, INIT_VALUES) == 0);
+        /* counters past 2^32, an odd first element, a count that ends within a block */
+        CHECK(init_differs(GPT2_INIT_RESIDUAL, 0.02 / sqrt(96.0), (1ll << 33) + 1, 100001) == 0);
     }
     return tap_done();
 }
