@@ -4,6 +4,7 @@
 #include "format/shard_set.h"
 #include "format/jsonl.h"
 #include "format/shard_private.h"
+#include "format/shard_queue.h"
 #include "format/token_ids.h"
 #include "base/hash.h"
 
@@ -19,6 +20,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define WRITEBACK_BYTES ((uint64_t)8 << 20)
+
 struct shard_writer {
     char *dir, *partial;
     bool made_dir, locked, finished;
@@ -27,14 +30,19 @@ struct shard_writer {
     uint32_t block_size, id_bytes;
     uint64_t shard_bytes, set_id;
     char *group_documents, *separator, *provenance;
-    struct output out; /* of the current shard */
+    /* of the thread that puts samples */
+    struct shard_queue *queue;
+    uint8_t *block;               /* of the queue, being filled; NULL when none is */
+    uint64_t block_samples, used; /* capacity and contents of a block, in samples */
+    uint64_t samples;             /* in the blocks before it */
+    struct hash_state *digest;
+    /* of the queue's thread, and the caller's when that is idle: the shard being written */
+    struct output out;
     bool shard_open;
     struct container_writer container;
-    uint8_t *block;
-    uint64_t block_samples, used; /* capacity and contents of the block, in samples */
-    uint64_t samples, shard_samples;
-    struct hash_state *digest;
-    json_t *shards;
+    uint64_t shard_samples;
+    uint64_t begun_bytes; /* of the shard, whose way to the disk has begun */
+    json_t *shards;       /* complete ones */
 };
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -79,7 +87,9 @@ out:
     return st;
 }
 
-/* Copies what the options point to and allocates the block. */
+static enum status write_block(void *arg, const uint8_t *block, uint64_t samples, struct error *e);
+
+/* Copies what the options point to and makes the queue of blocks. */
 static enum status take_options(struct shard_writer *w, const char *dir,
                                 const struct shard_options *o, struct error *e)
 {
@@ -94,13 +104,13 @@ static enum status take_options(struct shard_writer *w, const char *dir,
     w->group_documents = strdup(o->group_documents ? o->group_documents : "all");
     w->separator = strdup(o->separator ? o->separator : "none");
     w->provenance = o->provenance ? strdup(o->provenance) : NULL;
-    w->block = malloc(w->block_samples * sample_bytes);
     w->digest = hash_new();
     w->shards = json_array();
-    if (!w->dir || !w->partial || !w->group_documents || !w->separator || !w->block || !w->digest ||
+    if (!w->dir || !w->partial || !w->group_documents || !w->separator || !w->digest ||
         !w->shards || (o->provenance && !w->provenance))
-        return error_memory(e, w->block_samples * sample_bytes, "a block of samples");
-    return STATUS_OK;
+        return error_memory(e, 1024, "a shard writer");
+    struct shard_queue_sink sink = {write_block, w};
+    return shard_queue_new(&w->queue, w->block_samples * sample_bytes, &sink, e);
 }
 
 enum status shard_writer_open(struct shard_writer **out_w, const char *dir, bool overwrite,
@@ -137,11 +147,12 @@ static bool describe(const struct shard_writer *w, struct strbuf *json)
 }
 
 /* From what the set is and the block that begins it, so that the same work gives the same bytes. */
-static enum status choose_set_id(struct shard_writer *w, struct error *e)
+static enum status choose_set_id(struct shard_writer *w, const uint8_t *first, uint64_t bytes,
+                                 struct error *e)
 {
     struct strbuf text = {0};
     enum status st;
-    uint64_t block = hash64(w->block, w->used * w->block_size * w->id_bytes);
+    uint64_t block = hash64(first, bytes);
     TRY_OUT(vocab_info_to_json(&w->vocab, &text, e));
     if (!describe(w, &text) || !strbuf_printf(&text, "%016" PRIx64, block) ||
         !strbuf_puts(&text, w->provenance ? w->provenance : ""))
@@ -179,7 +190,8 @@ out:
     return st;
 }
 
-static enum status begin_shard(struct shard_writer *w, struct error *e)
+static enum status begin_shard(struct shard_writer *w, const uint8_t *block, uint64_t bytes,
+                               struct error *e)
 {
     char name[32];
     snprintf(name, sizeof name, SHARD_NAME_FORMAT, json_array_size(w->shards));
@@ -191,9 +203,9 @@ static enum status begin_shard(struct shard_writer *w, struct error *e)
     if (st != STATUS_OK)
         return st;
     w->shard_open = true;
-    w->shard_samples = 0;
+    w->shard_samples = w->begun_bytes = 0;
     if (!w->set_id)
-        TRY(choose_set_id(w, e));
+        TRY(choose_set_id(w, block, bytes, e));
     return write_preamble(w, e);
 }
 
@@ -217,24 +229,43 @@ static enum status end_shard(struct shard_writer *w, struct error *e)
     return STATUS_OK;
 }
 
-static enum status flush_block(struct shard_writer *w, struct error *e)
+/* Writing to disk begins while the rest is made; fsync only waits for what is left of it. */
+static void begin_writeback(struct shard_writer *w)
 {
-    uint64_t n = w->used * w->block_size, bytes = n * w->id_bytes;
+    uint64_t there = w->out.offset - w->out.used;
+    if (there - w->begun_bytes < WRITEBACK_BYTES)
+        return;
+    (void)sync_file_range(w->out.fd, (off_t)w->begun_bytes, (off_t)(there - w->begun_bytes),
+                          SYNC_FILE_RANGE_WRITE);
+    w->begun_bytes = there;
+}
+
+/* On the queue's thread. The ids are in the order of the file already. */
+static enum status write_block(void *arg, const uint8_t *block, uint64_t samples, struct error *e)
+{
+    struct shard_writer *w = arg;
+    uint64_t bytes = samples * w->block_size * w->id_bytes;
     if (!w->shard_open)
-        TRY(begin_shard(w, e));
-    token_swap(w->block, n, w->id_bytes);
-    TRY(container_write_block(&w->container, "DATA", w->block, bytes, NULL, e));
-    hash_update(w->digest, w->block, bytes);
-    w->samples += w->used;
-    w->shard_samples += w->used;
-    w->used = 0;
+        TRY(begin_shard(w, block, bytes, e));
+    TRY(container_write_block(&w->container, "DATA", block, bytes, NULL, e));
+    begin_writeback(w);
+    w->shard_samples += samples;
     uint64_t next = 2 * CONTAINER_BLOCK_BYTES + round_up_i64((int64_t)bytes, CONTAINER_ALIGN);
-    if (w->out.offset + next > w->shard_bytes)
-        TRY(end_shard(w, e));
-    return STATUS_OK;
+    return w->out.offset + next > w->shard_bytes ? end_shard(w, e) : STATUS_OK;
 }
 
 /* --- samples ---------------------------------------------------------------------------------- */
+
+static void put_block(struct shard_writer *w)
+{
+    uint64_t n = w->used * w->block_size;
+    token_swap(w->block, n, w->id_bytes);
+    hash_update(w->digest, w->block, n * w->id_bytes);
+    shard_queue_put(w->queue, w->used);
+    w->samples += w->used;
+    w->used = 0;
+    w->block = NULL;
+}
 
 enum status shard_writer_put_native(struct shard_writer *w, const void *ids, uint32_t id_bytes,
                                     uint64_t samples, struct error *e)
@@ -250,12 +281,14 @@ enum status shard_writer_put_native(struct shard_writer *w, const void *ids, uin
     while (samples > 0) {
         uint64_t room = w->block_samples - w->used, take = samples < room ? samples : room;
         size_t n = take * w->block_size;
+        if (!w->block)
+            TRY(shard_queue_take(w->queue, &w->block, e));
         token_convert(w->block + w->used * sample_bytes, w->id_bytes, p, id_bytes, n);
         w->used += take;
         p += n * id_bytes;
         samples -= take;
         if (w->used == w->block_samples)
-            TRY(flush_block(w, e));
+            put_block(w);
     }
     return STATUS_OK;
 }
@@ -350,7 +383,8 @@ enum status shard_writer_finish(struct shard_writer *w, uint64_t *samples, uint3
                                 struct error *e)
 {
     if (w->used)
-        TRY(flush_block(w, e));
+        put_block(w);
+    TRY(shard_queue_drain(w->queue, e));
     if (w->shard_open)
         TRY(end_shard(w, e));
     if (w->samples == 0)
@@ -370,6 +404,7 @@ void shard_writer_free(struct shard_writer *w)
     struct error ignored;
     if (!w)
         return;
+    shard_queue_free(w->queue);
     container_writer_release(&w->container);
     output_close(&w->out);
     if (w->locked && (w->finished || shard_remove_files(w->partial, &ignored) == STATUS_OK))
@@ -380,7 +415,6 @@ void shard_writer_free(struct shard_writer *w)
         rmdir(w->dir); /* fails, rightly, when something else is in it */
     json_decref(w->shards);
     hash_free(w->digest);
-    free(w->block);
     free(w->dir);
     free(w->partial);
     free(w->group_documents);

@@ -103,6 +103,14 @@ enum status byte_source_read(struct byte_source *b, void *buf, size_t want, size
 {
     *got = 0;
     while (*got < want) {
+        if (b->p == b->end && !b->gzip && !b->at_end && want - *got >= CHUNK_BYTES) {
+            size_t n; /* large requests skip the copy through the buffer */
+            TRY(input_read_some(b->in, (uint8_t *)buf + *got, want - *got, &n, e));
+            b->at_end = n == 0;
+            b->offset += n;
+            *got += n;
+            continue;
+        }
         if (b->p == b->end)
             TRY(byte_source_fill(b, e));
         size_t have = (size_t)(b->end - b->p), take = have < want - *got ? have : want - *got;

@@ -4,7 +4,9 @@
 #include "format/shard_set.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 static struct error e;
@@ -300,6 +302,25 @@ static void test_replacing(void)
         write_set(work_path("killed"), false, &small, 16, 2048, 80, 0);
         CHECK_OK(read_set(work_path("killed"), &small, 16, 80));
         CHECK(!path_exists(path));
+    }
+    CASE("a write that fails behind the caller's back stops a later put, and nothing stays")
+    {
+        struct rlimit before, small_files = {.rlim_cur = 1 << 16};
+        enum status st = STATUS_OK;
+        void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+        getrlimit(RLIMIT_FSIZE, &before);
+        small_files.rlim_max = before.rlim_max;
+        CHECK_OK(shard_writer_open(&w, work_path("fresh"), false, &small, &o, &e));
+        CHECK(setrlimit(RLIMIT_FSIZE, &small_files) == 0);
+        ids[5] = 6;
+        for (int i = 0; i < 1 << 20 && st == STATUS_OK; i++)
+            st = shard_writer_put(w, ids, &e);
+        CHECK_INT(st, STATUS_FAILED);
+        CHECK_ERROR(shard_writer_finish(w, NULL, NULL, &e), STATUS_FAILED, "shard-00000.shd");
+        shard_writer_free(w);
+        CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+        signal(SIGXFSZ, handler);
+        CHECK(!path_exists(work_path("fresh")));
     }
     CASE("block sizes that cannot be")
     {
