@@ -1,13 +1,14 @@
 /* init.c - initial values: normal numbers by Box-Muller on Philox.
  *
- * Element e is output e % 2 of counter e / 2: with 32-bit words r0, r1 of the counter's Philox
- * block, radius = std sqrt(-2 ln((r0 + 1) / 2^32)), angle = 2 pi r1 / 2^32, value = radius {cos,
- * sin} angle, in double, rounded to float. Drawing XL's 1.6 G values through libm takes a minute of
- * one core, so pairs are made in blocks whose loops vectorise, with polynomials for ln, cos and
- * sin. Their result is within 2^-48 of libm's, relatively; a value that lies so close to the middle
- * between two floats that the two could round apart (one in some 2^20) is made again with libm.
- * Thus the values are those of the formula through libm, bit for bit, whatever the instructions the
- * loops became. Test: tests/unit/test_gpt2_model.c. */
+ * Element e is output e % 2 of counter e / 2: with 32-bit words r0, r1 of the counter's block,
+ *     radius = std sqrt(-2 ln((r0 + 1) / 2^32)), angle = 2 pi r1 / 2^32,
+ *     value = radius cos(angle) or radius sin(angle),
+ * in double, rounded to float. Drawing XL's 1.6 G values through libm takes a minute of one core,
+ * so pairs are made in blocks whose loops vectorise, with polynomials for ln, cos and sin. Their
+ * result is within 2^-48 radius of libm's; a value that lies so close to the middle between two
+ * floats that the two could round apart (one in some 2^16) is made again with libm. Thus the values
+ * are those of the formula through libm, bit for bit, whatever instructions the loops became.
+ * Test: tests/unit/test_gpt2_model.c. */
 #include "gpt2/tensors.h"
 
 #include "base/checked.h"
@@ -23,7 +24,9 @@
 /* Pairs made together: working memory fits the first-level cache. */
 enum { PAIRS = 256 };
 
-/* Twice what the two ways of computing a value can differ by, relatively, with room to spare. */
+/* More than the two ways of computing a value can differ by, in units of its radius: a few
+ * roundings each, of which the largest is that of the angle, 2^-51, where a fused multiply-add
+ * leaves it out. */
 #define DOUBT 0x1p-44
 
 static uint64_t bits_of(double x)
@@ -81,7 +84,7 @@ static inline double fast_log(double x)
 
 /* cos and sin of angle = angle_of(r) by their series on [-pi/4, pi/4] around the nearest multiple q
  * of pi/2, which r's upper bits give. pi/2 is taken off in two parts, the first of 50 bits so that
- * q times it is exact: the angle's own rounding, which the definition has too, is kept. */
+ * q times it is exact. */
 static inline void fast_cos_sin(uint32_t r, double angle, double *cosine, double *sine)
 {
     const double upper = 0x1.921fb54442d18p0, lower = 0x1.1a62633145c07p-54;
@@ -111,10 +114,10 @@ static inline void fast_cos_sin(uint32_t r, double angle, double *cosine, double
     *sine = double_of(((sb & ~swap) | (cb & swap)) ^ sin_sign);
 }
 
-/* Would a value within DOUBT of x round to another float? Yes for zeros, whose sign counts. */
-static inline bool in_doubt(double x)
+/* Would a value within margin of x round to another float? Yes for zeros, whose sign counts. */
+static inline bool in_doubt(double x, double margin)
 {
-    return (float)(x - x * DOUBT) != (float)(x + x * DOUBT) || x == 0.0;
+    return (float)(x - margin) != (float)(x + margin) || x == 0.0;
 }
 
 static void draw_words(uint64_t key, uint64_t first, uint32_t r0[PAIRS], uint32_t r1[PAIRS])
@@ -137,7 +140,7 @@ static void normal_block(uint64_t key, uint64_t first, double std, float out[2 *
         fast_cos_sin(r1[i], angle_of(r1[i]), &c, &s);
         c *= radius;
         s *= radius;
-        doubt[i] = in_doubt(c) | in_doubt(s);
+        doubt[i] = in_doubt(c, radius * DOUBT) | in_doubt(s, radius * DOUBT);
         out[2 * i] = (float)c;
         out[2 * i + 1] = (float)s;
     }
