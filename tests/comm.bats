@@ -56,3 +56,11 @@ all_passed() {
     grep -E "rank [02], step 17, all_gather on communicator gather: time-out" <<<"$output"
     [[ "$output" != *"given up"* ]]
 }
+
+@test "waiting at the end for a rank that does not come can be limited" {
+    SECONDS=0
+    ranks 3 late-end
+    status_is 4
+    has "gave up waiting for the end of MPI"
+    [ "$SECONDS" -lt 40 ]
+}

@@ -98,6 +98,47 @@ until_step() {
     grep -E "time-out: call [0-9]+ did not complete within 2000 ms" err
 }
 
+# A program that stops rank 1 before its first instruction.
+stop_rank_1() {
+    printf '#!/bin/sh\n[ "${OMPI_COMM_WORLD_RANK-$RANK}" = 1 ] && kill -STOP $$\nexec "$@"\n' >stopping
+    chmod +x stopping
+}
+
+@test "a rank that stops before it starts MPI ends the job within the time-out, and itself" {
+    stop_rank_1
+    SECONDS=0
+    run timeout -k 5 100 mpirun -n 3 ./stopping sdp-train $BASE --quiet --max-steps 2 --collective-timeout 3
+    status_is 4
+    [ $SECONDS -lt 60 ]
+    [ "$(grep -c 'sdp-train.*error:' <<<"$output")" -eq 1 ] || { echo "$output"; return 1; }
+    has "time-out: not all ranks came to the start of MPI within 3 s"
+    [ -z "$(pgrep -f "^/bin/sh ./stopping sdp-train .*--training-dir $SHARDS ")" ]
+}
+
+@test "ranks without a launcher do not wait for one that stops before it starts, and name it" {
+    local r pid=() port=$((20000 + RANDOM % 10000))
+    stop_rank_1
+    for r in 0 1 2; do
+        RANK=$r WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 100 ./stopping sdp-train $BASE --quiet \
+            --max-steps 2 --collective-timeout 3 2>err.$r &
+        pid[r]=$!
+    done
+    SECONDS=0
+    for r in 0 2; do
+        status=0
+        wait ${pid[r]} || status=$?
+        [ "$status" -eq 4 ] || { cat err.*; return 1; }
+        [ "$(grep -c 'error:' err.$r)" -eq 1 ] || { cat err.*; return 1; }
+    done
+    [ $SECONDS -lt 60 ]
+    grep -q "waiting for rank 1" err.0 || { cat err.*; return 1; }
+    kill -CONT $(pgrep -P ${pid[1]}) # it finds nobody, and ends, too
+    status=0
+    wait ${pid[1]} || status=$?
+    [ "$status" -eq 4 ]
+    grep -q "rank 1 cannot reach rank 0" err.1
+}
+
 @test "killed at random moments, a job always resumes and follows the same curve" {
     local kills=${KILLS:-50} i w steps=600 died=0
     [ -n "${SMALL:-}" ] && kills=2 steps=30

@@ -132,8 +132,9 @@ void world_close(struct world *w)
             board_leaving(s->board);
         board_close(s->board);
         free(s->hosts);
-        free(s->cause);
+        struct error *cause = s->cause; /* the launcher may pass it on */
         s->ops->close(w);
+        free(cause);
     }
     free(w);
 }

@@ -30,6 +30,11 @@ struct world_options {
     const char *env_rank, *env_world_size, *env_local_rank, *env_local_world_size;
     const char *env_master_addr, *env_master_port;
     bool mpi_launched; /* main saw OMPI_COMM_WORLD_SIZE or PMI_SIZE: auto takes mpi */
+    /* Optional. MPI's start and end wait for all ranks and cannot be given up: told what is waited
+     * for before each such wait, and NULL after it, by the thread that waits. world_close calls it
+     * too. */
+    void (*waiting)(void *arg, const char *what);
+    void *waiting_arg;
 };
 
 struct world {

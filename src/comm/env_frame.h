@@ -15,7 +15,7 @@ enum frame_type {
     FRAME_RESULT,    /* server -> rank: every part, in rank order */
     FRAME_LOST,      /* server -> rank: text; the world cannot continue */
     FRAME_BYE,       /* rank -> server: leaving in order */
-    FRAME_ABORT,     /* rank -> server: u32 exit status */
+    FRAME_ABORT,     /* rank -> server: u32 exit status, then why, if known */
     FRAME_WHO,       /* rank -> server: who has not sent a part? */
     FRAME_MISSING,   /* server -> rank: one byte a rank, 1 = missing */
 };

@@ -173,7 +173,7 @@ static void on_who(struct env_server *s, struct peer *p)
 
 static void on_frame(struct env_server *s, struct peer *p, const struct frame *f)
 {
-    char text[128];
+    char text[512];
     if (p->refused)
         return;
     if (f->type == FRAME_HELLO && p->rank < 0) {
@@ -186,9 +186,10 @@ static void on_frame(struct env_server *s, struct peer *p, const struct frame *f
         on_who(s, p);
     } else if (f->type == FRAME_BYE) {
         s->left[p->rank] = true;
-    } else if (f->type == FRAME_ABORT && f->bytes == 4) {
-        snprintf(text, sizeof text, "rank %d ended the job with status %u", p->rank,
-                 le32_get(f->payload));
+    } else if (f->type == FRAME_ABORT && f->bytes >= 4) {
+        snprintf(text, sizeof text, "rank %d ended the job with status %u%s%.*s", p->rank,
+                 le32_get(f->payload), f->bytes > 4 ? ": " : "",
+                 (int)(f->bytes - 4 < 400 ? f->bytes - 4 : 400), (const char *)f->payload + 4);
         s->left[p->rank] = true;
         tell_lost(s, text);
     }

@@ -32,7 +32,7 @@ struct env_world {
     struct strbuf result;
     struct strbuf missing;
     bool has_result, has_missing, is_lost;
-    char why[256];
+    char why[512];
     uint64_t calls;
 };
 
@@ -49,7 +49,7 @@ static void note_lost(struct env_world *m, const char *text, size_t bytes)
     if (m->is_lost)
         return;
     m->is_lost = true;
-    snprintf(m->why, sizeof m->why, "%.*s", (int)(bytes < 200 ? bytes : 200), text);
+    snprintf(m->why, sizeof m->why, "%.*s", (int)(bytes < 500 ? bytes : 500), text);
 }
 
 static bool keep(struct strbuf *to, const struct frame *f)
@@ -197,14 +197,34 @@ static enum status listen_on(const char *port, int *listener, struct error *e)
                           : error_errno(e, "rank 0 cannot listen on MASTER_PORT %s", port);
 }
 
-static int try_connect(const char *host, const char *port, int *resolve_error)
+/* A host that answers nothing must not take longer than the deadline. Leaves errno. */
+static bool connect_before(int fd, const struct addrinfo *a, double deadline)
+{
+    int failed = 0;
+    socklen_t length = sizeof failed;
+    if (connect(fd, a->ai_addr, a->ai_addrlen) == 0)
+        return true;
+    if (errno != EINPROGRESS)
+        return false;
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    double left = deadline - monotonic_seconds();
+    int rc = poll(&p, 1, left > 0 ? (int)(left < 86400 ? left * 1000 : 86400000) + 1 : 0);
+    if (rc == 0)
+        errno = ETIMEDOUT;
+    if (rc <= 0 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &length) != 0)
+        return false;
+    errno = failed;
+    return failed == 0;
+}
+
+static int try_connect(const char *host, const char *port, double deadline, int *resolve_error)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
     *resolve_error = getaddrinfo(host, port, &hints, &list);
     int fd = -1;
     for (struct addrinfo *a = *resolve_error ? NULL : list; a && fd < 0; a = a->ai_next) {
-        fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd < 0 || connect(fd, a->ai_addr, a->ai_addrlen) == 0)
+        fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0 || connect_before(fd, a, deadline))
             continue;
         int saved = errno;
         close(fd);
@@ -223,7 +243,7 @@ static enum status connect_to(struct world *w, const char *host, const char *por
     double deadline = monotonic_seconds() + (double)w->timeout_ms / 1000;
     int resolve_error = 0;
     do {
-        m->fd = try_connect(host, port, &resolve_error);
+        m->fd = try_connect(host, port, deadline, &resolve_error);
         if (m->fd >= 0) {
             frame_tune_socket(m->fd);
             return STATUS_OK;
@@ -263,10 +283,24 @@ static enum status meet(struct world *w, const char *host, const char *port, str
     return STATUS_OK;
 }
 
+/* The others hear why, so that whoever speaks tells what happened and not who left first. */
+static void say_abort(struct world *w, int exit_status)
+{
+    struct error cause = {0};
+    uint8_t payload[4 + 300];
+    (void)world_cause(w, &cause);
+    size_t n = strnlen(cause.message, sizeof payload - 4);
+    le32_put(payload, (uint32_t)exit_status);
+    memcpy(payload + 4, cause.message, n);
+    (void)frame_send(mine(w)->fd, FRAME_ABORT, payload, 4 + n, 1000);
+}
+
 static void env_close(struct world *w)
 {
     struct env_world *m = mine(w);
-    if (m->fd >= 0)
+    if (m->fd >= 0 && world_is_broken(w))
+        say_abort(w, STATUS_DEVICE);
+    else if (m->fd >= 0)
         (void)frame_send(m->fd, FRAME_BYE, "", 0, 1000);
     env_server_stop(m->server, world_is_broken(w) ? 1000 : GOODBYE_MS);
     if (m->fd >= 0)
@@ -281,10 +315,8 @@ static void env_close(struct world *w)
 static void env_abort(struct world *w, int exit_status)
 {
     struct env_world *m = mine(w);
-    uint8_t status[4];
-    le32_put(status, (uint32_t)exit_status);
     if (m->fd >= 0)
-        (void)frame_send(m->fd, FRAME_ABORT, status, sizeof status, 1000);
+        say_abort(w, exit_status);
     env_server_stop(m->server, 1000); /* lets the server pass the news on */
 }
 

@@ -10,11 +10,20 @@ struct mpi_world {
     MPI_Comm comm; /* a duplicate of MPI_COMM_WORLD: its messages meet nobody else's */
     bool own_mpi;  /* this world initialised MPI and finalises it */
     uint64_t calls;
+    void (*waiting)(void *arg, const char *what);
+    void *waiting_arg;
 };
 
 static struct mpi_world *mine(const struct world *w)
 {
     return w->state;
+}
+
+/* what NULL: no longer. */
+static void tell_waiting(const struct mpi_world *m, const char *what)
+{
+    if (m->waiting)
+        m->waiting(m->waiting_arg, what);
 }
 
 MPI_Comm mpi_world_comm(const struct world *w)
@@ -99,10 +108,12 @@ static void mpi_close(struct world *w)
     struct mpi_world *m = mine(w);
     /* After a failure peers are in unknown places, and finalising would wait for them. */
     if (!world_is_broken(w)) {
+        tell_waiting(m, "the end of MPI");
         if (m->comm != MPI_COMM_NULL)
             MPI_Comm_free(&m->comm);
         if (m->own_mpi)
             MPI_Finalize();
+        tell_waiting(m, NULL);
     }
     free(m);
 }
@@ -120,10 +131,36 @@ static const struct world_ops mpi_world_ops = {
     .abort = mpi_abort,
 };
 
+/* Everything here waits for all ranks. */
+static int start(struct world *w, struct mpi_world *m, int *provided)
+{
+    int initialized = 0, rc = MPI_SUCCESS;
+    MPI_Initialized(&initialized);
+    if (initialized) {
+        MPI_Query_thread(provided);
+    } else {
+        tell_waiting(m, "the start of MPI");
+        rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, provided);
+        m->own_mpi = rc == MPI_SUCCESS;
+    }
+    if (rc == MPI_SUCCESS && *provided >= MPI_THREAD_MULTIPLE) {
+        tell_waiting(m, "the start of the world's communicator");
+        rc = MPI_Comm_dup(MPI_COMM_WORLD, &m->comm);
+    }
+    tell_waiting(m, NULL);
+    if (rc != MPI_SUCCESS || m->comm == MPI_COMM_NULL)
+        return rc;
+    rc = MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    if (rc == MPI_SUCCESS)
+        rc = MPI_Comm_rank(m->comm, &w->rank);
+    if (rc == MPI_SUCCESS)
+        rc = MPI_Comm_size(m->comm, &w->size);
+    return rc;
+}
+
 enum status mpi_world_open(struct world *w, const struct world_options *o, struct error *e)
 {
-    (void)o;
-    int initialized = 0, provided = MPI_THREAD_SINGLE, rc = MPI_SUCCESS;
+    int provided = MPI_THREAD_SINGLE;
     char text[256];
     struct mpi_world *m = calloc(1, sizeof *m);
     if (!m)
@@ -132,26 +169,14 @@ enum status mpi_world_open(struct world *w, const struct world_options *o, struc
     m->comm = MPI_COMM_NULL;
     w->launcher = mpi_world_ops.name;
     w->state = m;
-    MPI_Initialized(&initialized);
-    if (initialized) {
-        MPI_Query_thread(&provided);
-    } else {
-        rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
-        m->own_mpi = rc == MPI_SUCCESS;
-    }
+    m->waiting = o->waiting;
+    m->waiting_arg = o->waiting_arg;
+    int rc = start(w, m, &provided);
     /* Communication streams are threads of their own. */
     if (rc == MPI_SUCCESS && provided < MPI_THREAD_MULTIPLE)
         return error_set(e, STATUS_DEVICE,
                          "MPI gives thread level %d, needed is MPI_THREAD_MULTIPLE (%d)", provided,
                          MPI_THREAD_MULTIPLE);
-    if (rc == MPI_SUCCESS)
-        rc = MPI_Comm_dup(MPI_COMM_WORLD, &m->comm);
-    if (rc == MPI_SUCCESS)
-        rc = MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    if (rc == MPI_SUCCESS)
-        rc = MPI_Comm_rank(m->comm, &w->rank);
-    if (rc == MPI_SUCCESS)
-        rc = MPI_Comm_size(m->comm, &w->size);
     if (rc == MPI_SUCCESS)
         return STATUS_OK;
     mpi_error_text(rc, text, sizeof text);

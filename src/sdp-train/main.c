@@ -22,7 +22,7 @@ static void block_signals(sigset_t *set)
     sigemptyset(set);
     sigaddset(set, SIGTERM);
     sigaddset(set, SIGUSR1);
-    sigaddset(set, SIGCONT); /* continues as ever; stays pending as a sign, see fail() */
+    sigaddset(set, SIGCONT);           /* continues as ever; stays pending as a sign, see fail() */
     sigprocmask(SIG_BLOCK, set, NULL); /* inherited by every thread; looked for between steps */
 }
 
@@ -41,6 +41,22 @@ static const char *first_of(const char *a, const char *b)
     return v ? v : b ? getenv(b) : NULL;
 }
 
+/* As the launcher says, before the ranks have found each other; 0 when it says nothing. */
+static int launched_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK",
+                                        "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *text = getenv(names[i]);
+        int64_t rank;
+        struct error ignored;
+        if (text && parse_i64(text, names[i], &rank, &ignored) == STATUS_OK && rank >= 0 &&
+            rank < INT32_MAX)
+            return (int)rank;
+    }
+    return 0;
+}
+
 static enum status open_world(struct train *t, struct error *e)
 {
     struct world_options w = {
@@ -54,6 +70,8 @@ static enum status open_world(struct train *t, struct error *e)
         .env_master_addr = getenv("MASTER_ADDR"),
         .env_master_port = getenv("MASTER_PORT"),
         .mpi_launched = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE"),
+        .waiting = watchdog_wait,
+        .waiting_arg = &t->watchdog,
     };
     TRY(world_open(&t->world, &w, e));
     if (t->world->size > 1) {
@@ -311,28 +329,20 @@ static enum status train(struct train *t, struct error *e)
 /* --- ends ---------------------------------------------------------------------------------------
  */
 
-/* Ranks fail together with the same message (an agreement) or apart (a lost peer). Apart, the
- * lowest rank that is still alive should speak and end the others: higher ranks let it go first,
- * and are silent when the launcher's SIGTERM (blocked so far) says that it did. So is a rank that
- * was stopped and only woke up because the launcher ends the job, with SIGCONT before SIGTERM. */
+/* Ranks fail together with the same message (an agreement) or apart (a lost peer). */
 static int fail(struct train *t, struct error *e)
 {
     struct world *w = t->world;
-    if (!w)
-        return log_error(e);
+    if (!w) {
+        failing_speak(t->watchdog.rank, e);
+        return e->status;
+    }
     if (!t->alone && e->status != STATUS_DEVICE) {
         if (w->rank == 0)
             log_error(e);
         return e->status;
     }
-    int64_t ms = max_i64(100, min_i64(w->rank * 500, 4000));
-    struct timespec patience = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-    sigset_t term, pending;
-    sigemptyset(&term);
-    sigaddset(&term, SIGTERM);
-    bool woken = sigpending(&pending) == 0 && sigismember(&pending, SIGCONT) == 1;
-    if ((w->rank == 0 && !woken) || sigtimedwait(&term, NULL, &patience) != SIGTERM)
-        log_error(e);
+    failing_speak(w->rank, e);
     world_abort(w, e->status);
 }
 
@@ -355,7 +365,8 @@ static enum status parse(struct train *t, int argc, char **argv, enum option_act
     TRY(refuse_foreign_options(&argc, argv, e));
     enum status st = options_parse(&t->given, &train_option_table, argc, argv, &t->o, action, e);
     if (st != STATUS_OK) {
-        t->o = (struct train_options){0}; /* half-filled: nothing of it may be used */
+        /* Half-filled: nothing of it may be used. */
+        t->o = (struct train_options){.collective_timeout = 300};
         return st;
     }
     if (*action == OPTIONS_EXIT)
@@ -385,9 +396,10 @@ int main(int argc, char **argv)
     if (st == STATUS_OK && t.given.print_config)
         return options_print_config(&t.given, &t.o, stdout, &e) ? log_error(&e) : 0;
     log_set_quiet(t.o.quiet);
+    watchdog_init(&t.watchdog, launched_rank(), t.o.collective_timeout);
     /* Even a usage error finds the other ranks first: one of them speaks for all. */
     if (open_world(&t, &world_error) != STATUS_OK)
-        return log_error(st != STATUS_OK ? &e : &world_error);
+        return fail(&t, st != STATUS_OK ? &e : &world_error);
     if (st == STATUS_OK && t.o.plan) {
         st = t.world->rank == 0 ? plan(&t, &e) : STATUS_OK;
         st = world_agree(t.world, st, &e);
@@ -399,6 +411,7 @@ int main(int argc, char **argv)
         code = fail(&t, &e);
     close_run(&t);
     world_close(t.world);
+    watchdog_release(&t.watchdog);
     options_release(&t.given);
     return code;
 }

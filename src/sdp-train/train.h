@@ -3,6 +3,7 @@
 #define SDP_TRAIN_TRAIN_H
 
 #include "base/progress.h"
+#include "sdp-train/failing.h"
 #include "sdp-train/options.h"
 #include "sdp/data.h"
 #include "sdp/load.h"
@@ -14,6 +15,7 @@
 struct train {
     struct train_options o;
     struct options given;
+    struct watchdog watchdog;
     struct world *world;
     struct device *dev;
     struct gpt2_config model;

@@ -2,6 +2,7 @@
  * environment variables (it forks them); under mpirun it tests the mpi engine (tests/comm.bats):
  *   test_comm                 collectives with what launched it
  *   test_comm stall|kill|late-agree|two-comms   faults; the process ends through world_abort
+ *   test_comm late-end     a rank that does not come to the end
  * Inputs are small integers, so that every sum is exact and "close" is "equal". */
 #include "comm/comm.h"
 #include "comm/mpi_private.h"
@@ -555,6 +556,23 @@ static int run_fault(struct world *w, struct device *dev, const struct comm_ops 
     world_abort(w, (int)e.status);
 }
 
+static void give_up(int signal_number)
+{
+    static const char text[] = "gave up waiting for the end of MPI\n";
+    (void)signal_number;
+    _exit(write(STDERR_FILENO, text, sizeof text - 1) < 0 ? 1 : 4);
+}
+
+/* What a caller can do about a wait that cannot be given up. */
+static void limit_end(void *arg, const char *what)
+{
+    (void)arg;
+    if (!what)
+        alarm(0);
+    else if (strcmp(what, "the end of MPI") == 0)
+        alarm(1);
+}
+
 int main(int argc, char **argv)
 {
     struct error e;
@@ -563,6 +581,7 @@ int main(int argc, char **argv)
     const struct comm_ops *ops = NULL;
     const char *mode = argc > 1 ? argv[1] : NULL;
     struct world_options o = from_environment(60000);
+    o.waiting = limit_end;
     if (!mode && !o.mpi_launched && !o.env_rank)
         test_env(); /* forks: before any thread exists */
     if (mode)
@@ -576,6 +595,13 @@ int main(int argc, char **argv)
     if (device_open(&dev, "cpu", -1, &e) != STATUS_OK ||
         comm_choose("auto", w, dev, &ops, &e) != STATUS_OK)
         world_abort(w, log_error(&e));
+    if (mode && strcmp(mode, "late-end") == 0) {
+        signal(SIGALRM, give_up);
+        if (w->rank == 1)
+            sleep_ms(60000);
+        world_close(w);
+        return 0;
+    }
     if (mode)
         return run_fault(w, dev, ops, mode);
     if (w->rank != 0 && !freopen("/dev/null", "w", stdout))
