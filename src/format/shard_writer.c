@@ -28,7 +28,7 @@ struct shard_writer {
     int lock_fd;
     struct vocab_info vocab;
     uint32_t block_size, id_bytes;
-    uint64_t shard_bytes, set_id;
+    uint64_t shard_bytes;
     char *group_documents, *separator, *provenance;
     /* of the thread that puts samples */
     struct shard_queue *queue;
@@ -38,6 +38,7 @@ struct shard_writer {
     struct hash_state *digest;
     /* of the queue's thread, and the caller's when that is idle: the shard being written */
     struct output out;
+    uint64_t set_id; /* 0 until the first block is known */
     bool shard_open;
     struct container_writer container;
     uint64_t shard_samples;

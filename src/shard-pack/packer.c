@@ -60,55 +60,79 @@ enum status packer_put(struct packer *p, const void *ids, size_t n, struct error
     return append(p, ids, n, e);
 }
 
-enum status packer_end_document(struct packer *p, struct error *e)
+static enum status append_eot(struct packer *p, struct error *e)
 {
-    p->documents++;
-    if (p->add_eot) {
-        uint16_t narrow = (uint16_t)p->eot;
-        p->separators++;
-        TRY(append(p, p->id_bytes == 2 ? (const void *)&narrow : &p->eot, 1, e));
-    }
-    if (p->group_documents && ++p->in_group == p->group_documents)
+    uint16_t narrow = (uint16_t)p->eot;
+    p->separators++;
+    if (p->filled + 1 == p->block_size)
+        return append(p, p->id_bytes == 2 ? (const void *)&narrow : &p->eot, 1, e);
+    if (p->id_bytes == 2)
+        ((uint16_t *)p->partial)[p->filled++] = narrow;
+    else
+        ((uint32_t *)p->partial)[p->filled++] = p->eot;
+    return STATUS_OK;
+}
+
+/* Of n documents; with a separator n is 1. */
+static enum status end_documents(struct packer *p, uint32_t n, struct error *e)
+{
+    p->documents += n;
+    if (p->add_eot)
+        TRY(append_eot(p, e));
+    p->in_group += n;
+    if (p->in_group == p->group_documents)
         end_group(p);
     return STATUS_OK;
 }
 
-/* Ids of another width, in pieces through a small buffer. */
-static enum status put_converted(struct packer *p, const void *ids, uint32_t id_bytes, size_t n,
-                                 struct error *e)
+enum status packer_end_document(struct packer *p, struct error *e)
+{
+    return end_documents(p, 1, e);
+}
+
+/* Ids of any width; those of another than p's pass through a small buffer. */
+static enum status put_ids(struct packer *p, const uint8_t *ids, uint32_t id_bytes, size_t n,
+                           struct error *e)
 {
     uint32_t buffer[1024];
-    const uint8_t *from = ids;
+    if (id_bytes == p->id_bytes)
+        return packer_put(p, ids, n, e);
     while (n > 0) {
         size_t take = n < 1024 ? n : 1024;
-        token_convert(buffer, p->id_bytes, from, id_bytes, take);
+        token_convert(buffer, p->id_bytes, ids, id_bytes, take);
         TRY(packer_put(p, buffer, take, e));
-        from += take * id_bytes;
+        ids += take * id_bytes;
         n -= take;
     }
     return STATUS_OK;
 }
 
+/* Documents that follow one another in a sample, with nothing between them, are put in one go: how
+ * many from number d on, and their ids. */
+static uint32_t joined_documents(const struct packer *p, const struct token_block *b, uint32_t d,
+                                 size_t *ids)
+{
+    uint64_t most = p->add_eot           ? 1
+                    : p->group_documents ? p->group_documents - p->in_group
+                                         : UINT64_MAX;
+    uint32_t n = 0;
+    for (*ids = 0; n < most && d + n < b->documents; n++)
+        *ids += b->ends[d + n];
+    return n;
+}
+
 enum status packer_block(struct packer *p, const struct token_block *b, struct error *e)
 {
     const uint8_t *from = b->ids;
-    size_t left = b->n;
-    if (!p->add_eot && !p->group_documents && b->id_bytes == p->id_bytes) {
-        p->documents += b->documents; /* bounds of documents do not matter */
-        return packer_put(p, from, left, e);
+    size_t left = b->n, ids;
+    for (uint32_t d = 0, n; d < b->documents; d += n) {
+        n = joined_documents(p, b, d, &ids);
+        TRY(put_ids(p, from, b->id_bytes, ids, e));
+        TRY(end_documents(p, n, e));
+        from += ids * b->id_bytes;
+        left -= ids;
     }
-    for (uint32_t d = 0; d <= b->documents; d++) {
-        size_t n = d < b->documents ? b->ends[d] : left;
-        if (b->id_bytes == p->id_bytes)
-            TRY(packer_put(p, from, n, e));
-        else
-            TRY(put_converted(p, from, b->id_bytes, n, e));
-        if (d < b->documents)
-            TRY(packer_end_document(p, e));
-        from += n * b->id_bytes;
-        left -= n;
-    }
-    return STATUS_OK;
+    return put_ids(p, from, b->id_bytes, left, e); /* of a document that goes on */
 }
 
 void packer_finish(struct packer *p)
