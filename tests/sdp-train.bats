@@ -266,36 +266,51 @@ PY
     status_is 0
 }
 
-@test "combinations that cannot work are refused before data is read, once for all ranks" {
-    bad() { # STATUS TEXT W OPTIONS
-        local want=$1 text=$2 w=$3
-        shift 3
-        run ranks "$w" --training-dir "$SHARDS" "$@"
-        status_is "$want"
-        has "$text"
-        [ "$(grep -c 'error:' <<<"$output")" -eq 1 ] || { echo "$output"; return 1; }
-    }
-    bad 2 "nearest valid degrees: 2 and 4" 4 $NANO --sharded-data-parallel-degree 3
-    bad 2 "nearest valid degree: 1" 1 $NANO --sharded-data-parallel-degree 2
-    bad 2 "nearest widths: 32, 34" 2 $NANO --hidden-width 33
-    bad 2 "do not fit the model's context of 32" 2 $NANO --max-context-width 32
-    bad 3 "vocabulary is 300" 2 --model gpt2-nano --vocab-size 300
-    bad 2 "bf16 and fp16" 2 $NANO --bf16 1 --fp16 1
-    bad 2 "--checkpoint-freq 5 needs --checkpoint-dir" 2 $NANO --checkpoint-freq 5
-    bad 2 "needs --test-dir" 1 $NANO --validation-freq 5
-    bad 2 "groups of 9 blocks in a model of 2" 1 $NANO --activation-checkpointing 1 --activation-strategy group_9
-    bad 2 "not each, group_N or sublayer" 1 $NANO --activation-strategy some
-    bad 2 "no model is called \"gpt3\"; there are" 1 --model gpt3
-    bad 2 "min-lr 1 is above lr" 1 $NANO --min-lr 1
-    bad 2 "train-batch-size" 2 $NANO --train-batch-size 0
-    bad 3 "80 samples, fewer than the 162 of one step" 2 $NANO --train-batch-size 81
-    bad 1 "missing" 1 $NANO --test-dir "$TMP/missing"
-    bad 2 "unexpected argument" 1 $NANO stray
-    bad 2 "--json belongs to --plan" 1 $NANO --json
-    bad 2 "more than one" 1 $NANO --fine-tune 1 --model-dir x --init-from y
-    bad 2 "more than the whole schedule" 1 $NANO --warmup 0.5 --plateau 0.6 --lr-decay-style plateau
-    bad 4 "cuda" 1 $NANO --device cuda
-    bad 2 "self" 2 $NANO --comm self
+# bad STATUS TEXT W OPTIONS: refused with that, once for all ranks.
+bad() {
+    local want=$1 text=$2 w=$3
+    shift 3
+    run ranks "$w" "$@"
+    status_is "$want"
+    has "$text"
+    [ "$(grep -c 'error:' <<<"$output")" -eq 1 ] || { echo "$output"; return 1; }
+}
+
+@test "combinations that cannot work are refused before data is looked for" {
+    none() { bad "$@" --training-dir "$TMP/no-such-data"; }
+    none 2 "degree 3 does not divide 4 ranks (1 ranks are left over); nearest valid degrees: 2 and 4" 4 $NANO \
+        --sharded-data-parallel-degree 3
+    none 2 "nearest valid degree: 1" 1 $NANO --sharded-data-parallel-degree 2
+    none 2 "nearest widths: 32, 34" 2 $NANO --hidden-width 33
+    none 2 "--global-batch-size 13 on 2 ranks x 3 samples takes 3 micro-steps, --gradient-accumulation says 2; nearest \
+valid: --gradient-accumulation 3, or --global-batch-size 7 to 12" 2 $NANO --train-batch-size 3 --global-batch-size 13 \
+        --gradient-accumulation 2
+    none 2 "bf16 and fp16" 2 $NANO --bf16 1 --fp16 1
+    none 2 "--checkpoint-freq 5 needs --checkpoint-dir" 2 $NANO --checkpoint-freq 5
+    none 2 "needs --test-dir" 1 $NANO --validation-freq 5
+    none 2 "groups of 9 blocks in a model of 2" 1 $NANO --activation-checkpointing 1 --activation-strategy group_9
+    none 2 "not each, group_N or sublayer" 1 $NANO --activation-strategy some
+    none 2 "no model is called \"gpt3\"; there are" 1 --model gpt3
+    none 2 "min-lr 1 is above lr" 1 $NANO --min-lr 1
+    none 2 "train-batch-size" 2 $NANO --train-batch-size 0
+    none 2 "unexpected argument" 1 $NANO stray
+    none 2 "--json belongs to --plan" 1 $NANO --json
+    none 2 "more than one" 1 $NANO --fine-tune 1 --model-dir x --init-from y
+    none 2 "more than the whole schedule" 1 $NANO --warmup 0.5 --plateau 0.6 --lr-decay-style plateau
+    none 4 "cuda" 1 $NANO --device cuda
+    none 2 "self" 2 $NANO --comm self
+    # A checkpoint that cannot be read is not looked at either.
+    mkdir ck
+    none 2 "nearest valid degree: 1" 1 $NANO --sharded-data-parallel-degree 2 --checkpoint-dir ck --load-partial 1
+    # And when nothing clashes, the data is missed; the two ways to give the micro-steps may agree.
+    none 1 "no-such-data" 2 $NANO --train-batch-size 3 --global-batch-size 13 --gradient-accumulation 3
+}
+
+@test "data that does not fit the model or the ranks is refused, once for all ranks" {
+    bad 2 "do not fit the model's context of 32" 2 $NANO --max-context-width 32 --training-dir "$SHARDS"
+    bad 3 "vocabulary is 300" 2 --model gpt2-nano --vocab-size 300 --training-dir "$SHARDS"
+    bad 3 "80 samples, fewer than the 162 of one step" 2 $NANO --train-batch-size 81 --training-dir "$SHARDS"
+    bad 1 "missing" 1 $NANO --test-dir "$TMP/missing" --training-dir "$SHARDS"
 }
 
 @test "damaged shards are named" {

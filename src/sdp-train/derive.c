@@ -44,9 +44,27 @@ static enum status parse_saver(const struct train_options *o, const struct gpt2_
     return STATUS_OK;
 }
 
+/* Both are given: they must say the same. */
+static enum status check_micro_steps(const struct train_options *o, int64_t world, int64_t each,
+                                     int64_t needed, struct error *e)
+{
+    int64_t above = each * o->accumulation; /* checked by the caller */
+    if (needed == o->accumulation)
+        return STATUS_OK;
+    return error_set(
+        e, STATUS_USAGE,
+        "--global-batch-size %lld on %lld ranks x %lld samples takes %lld micro-steps, "
+        "--gradient-accumulation says %lld; nearest valid: --gradient-accumulation "
+        "%lld, or --global-batch-size %lld to %lld",
+        (long long)o->global_batch, (long long)world, (long long)o->batch, (long long)needed,
+        (long long)o->accumulation, (long long)needed, (long long)(above - each + 1),
+        (long long)above);
+}
+
 /* Micro-steps that hold the global batch; without one, the batch the micro-steps give. */
-static enum status derive_batch(const struct train_options *o, int64_t world, struct sdp_config *c,
-                                int64_t *step_samples, struct error *e)
+static enum status derive_batch(const struct options *given, const struct train_options *o,
+                                int64_t world, struct sdp_config *c, int64_t *step_samples,
+                                struct error *e)
 {
     int64_t each;
     if (!checked_mul_i64(world, o->batch, &each) ||
@@ -56,22 +74,20 @@ static enum status derive_batch(const struct train_options *o, int64_t world, st
                          (long long)world, (long long)o->batch, (long long)o->accumulation);
     c->batch = o->batch;
     c->accumulation = o->accumulation;
-    if (o->global_batch > 0) {
-        c->accumulation = ceil_div_i64(o->global_batch, each);
-        *step_samples = o->global_batch;
-    }
+    if (o->global_batch == 0)
+        return STATUS_OK;
+    c->accumulation = ceil_div_i64(o->global_batch, each);
+    *step_samples = o->global_batch;
+    if (options_given(given, "gradient-accumulation"))
+        return check_micro_steps(o, world, each, c->accumulation, e);
     return STATUS_OK;
 }
 
-enum status train_engine_config(const struct train_options *o, const struct gpt2_config *model,
-                                int64_t world, int64_t time, int64_t eval_time,
-                                struct sdp_config *c, int64_t *step_samples, struct error *e)
+enum status train_engine_config(const struct options *given, const struct train_options *o,
+                                int64_t world, struct sdp_config *c, int64_t *step_samples,
+                                struct error *e)
 {
-    *c = (struct sdp_config){.model = *model,
-                             .degree = o->degree ? o->degree : world,
-                             .time = time,
-                             .eval_time = eval_time,
-                             .eval_batch = eval_time > 0 ? o->val_batch : 0,
+    *c = (struct sdp_config){.degree = o->degree ? o->degree : world,
                              .overlap = o->overlap,
                              .hierarchical = o->hierarchical,
                              .unit_buffers = o->unit_buffers,
@@ -92,8 +108,23 @@ enum status train_engine_config(const struct train_options *o, const struct gpt2
     TRY(sdp_degree_check(world, c->degree, e));
     TRY(parse_precision(o, &c->dt, e));
     c->reduce_dt = strcmp(o->reduce_dtype, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
-    TRY(parse_saver(o, model, &c->saver, e));
-    TRY(derive_batch(o, world, c, step_samples, e));
+    return derive_batch(given, o, world, c, step_samples, e);
+}
+
+enum status train_engine_model(const struct train_options *o, const struct gpt2_config *model,
+                               struct sdp_config *c, struct error *e)
+{
+    c->model = *model;
+    return parse_saver(o, model, &c->saver, e);
+}
+
+enum status train_engine_samples(const struct train_options *o, int64_t time, int64_t eval_time,
+                                 struct sdp_config *c, struct error *e)
+{
+    const struct gpt2_config *model = &c->model;
+    c->time = time;
+    c->eval_time = eval_time;
+    c->eval_batch = eval_time > 0 ? o->val_batch : 0;
     if (time > model->context)
         return error_set(
             e, STATUS_USAGE,
@@ -107,27 +138,35 @@ enum status train_engine_config(const struct train_options *o, const struct gpt2
     return STATUS_OK;
 }
 
-enum status train_schedule(const struct train_options *o, int64_t steps, struct sdp_schedule *s,
-                           struct error *e)
+static enum sdp_decay find_decay(const struct train_options *o)
 {
-    int64_t span = o->decay_iters ? o->decay_iters : max_i64(steps, 1);
     int decay = 0;
     while (decay < SDP_DECAY_COUNT && strcmp(o->decay, sdp_decay_names[decay]) != 0)
         decay++;
-    *s = (struct sdp_schedule){.decay = (enum sdp_decay)decay,
+    return (enum sdp_decay)decay;
+}
+
+void train_schedule(const struct train_options *o, int64_t steps, struct sdp_schedule *s)
+{
+    int64_t span = o->decay_iters ? o->decay_iters : max_i64(steps, 1);
+    *s = (struct sdp_schedule){.decay = find_decay(o),
                                .lr = o->lr,
                                .min_lr = o->min_lr,
                                .warmup_steps = o->warmup * (double)span,
                                .plateau_steps = (o->warmup + o->plateau) * (double)span,
                                .decay_steps = span};
+}
+
+static enum status check_schedule(const struct train_options *o, struct error *e)
+{
+    enum sdp_decay decay = find_decay(o);
     if (o->min_lr > o->lr)
         return error_set(e, STATUS_USAGE, "min-lr %g is above lr %g", o->min_lr, o->lr);
-    if (s->plateau_steps > (double)span && (decay == SDP_DECAY_PLATEAU || decay == SDP_DECAY_WSD))
-        return error_set(
-            e, STATUS_USAGE,
-            "warmup %g and plateau %g are more than the whole schedule; their sum may be "
-            "at most 1",
-            o->warmup, o->plateau);
+    if (o->warmup + o->plateau > 1 && (decay == SDP_DECAY_PLATEAU || decay == SDP_DECAY_WSD))
+        return error_set(e, STATUS_USAGE,
+                         "warmup %g and plateau %g are more than the whole schedule; their sum may "
+                         "be at most 1",
+                         o->warmup, o->plateau);
     return STATUS_OK;
 }
 
@@ -160,9 +199,6 @@ enum status train_options_check(const struct options *given, const struct train_
     if (o->validation_freq > 0 && !o->test_dir)
         return error_set(e, STATUS_USAGE, "--validation-freq %lld needs --test-dir",
                          (long long)o->validation_freq);
-    if (o->global_batch > 0 && options_given(given, "gradient-accumulation"))
-        return error_set(e, STATUS_USAGE,
-                         "--global-batch-size sets --gradient-accumulation; give one of them");
     bool scale_given = options_given(given, "loss-scale") || options_given(given, "loss-scale-min");
     if (scale_given && !o->fp16 && strcmp(o->precision, "fp16") != 0)
         return error_set(e, STATUS_USAGE, "--loss-scale belongs to fp16; add --fp16 1");
@@ -179,5 +215,5 @@ enum status train_options_check(const struct options *given, const struct train_
                          o->json                ? "json"
                          : o->device_memory > 0 ? "device-memory"
                                                 : "world-size");
-    return STATUS_OK;
+    return check_schedule(o, e);
 }

@@ -112,15 +112,21 @@ static enum status open_data(struct train *t, struct error *e)
     return vocab_info_match(v, t->o.training_dir, shard_set_vocab(t->test), t->o.test_dir, e);
 }
 
+/* All that can be refused without the data, and the device. */
 static enum status configure(struct train *t, struct sdp_config *c, struct error *e)
 {
+    TRY(train_engine_config(&t->given, &t->o, t->world->size, c, &t->step_samples, e));
     TRY(train_find_checkpoint(t, e));
     if (!t->ckpt || t->o.model || t->o.init_from)
         TRY(train_model_config(&t->o, getenv("SDP_GPT2_SHARE"), &t->model, e));
-    TRY(open_data(t, e));
-    TRY(train_engine_config(&t->o, &t->model, t->world->size, shard_set_block_size(t->set),
-                            t->eval_time, c, &t->step_samples, e));
+    TRY(train_engine_model(&t->o, &t->model, c, e));
     return open_device(t, e);
+}
+
+static enum status configure_data(struct train *t, struct sdp_config *c, struct error *e)
+{
+    TRY(open_data(t, e));
+    return train_engine_samples(&t->o, shard_set_block_size(t->set), t->eval_time, c, e);
 }
 
 static enum status open_run(struct train *t, struct error *e)
@@ -132,6 +138,7 @@ static enum status open_run(struct train *t, struct error *e)
      * with one message. */
     TRY(world_agree(t->world, configure(t, &c, e), e));
     TRY(world_agree(t->world, comm_choose(t->o.comm, t->world, t->dev, &comm, e), e));
+    TRY(world_agree(t->world, configure_data(t, &c, e), e));
     TRY(world_agree(t->world, sdp_engine_open(&t->engine, &c, t->world, t->dev, comm, e), e));
     TRY(world_agree(t->world, train_load(t, e), e));
     TRY(world_agree(t->world, train_length(t, e), e));
@@ -348,15 +355,17 @@ static int fail(struct train *t, struct error *e)
 
 static enum status plan(struct train *t, struct error *e)
 {
-    int64_t time = t->o.plan_time, eval_time = 0;
+    int64_t time = t->o.plan_time, world = t->o.world_size ? t->o.world_size : t->world->size;
+    struct sdp_config c;
+    TRY(train_engine_config(&t->given, &t->o, world, &c, &t->step_samples, e));
     TRY(train_model_config(&t->o, getenv("SDP_GPT2_SHARE"), &t->model, e));
+    TRY(train_engine_model(&t->o, &t->model, &c, e));
     if (t->o.training_dir) {
         TRY(open_data(t, e));
         time = time ? time : shard_set_block_size(t->set);
-        eval_time = t->eval_time;
     }
-    return train_print_plan(&t->o, &t->model, t->o.world_size ? t->o.world_size : t->world->size,
-                            time ? time : t->model.context, eval_time, e);
+    TRY(train_engine_samples(&t->o, time ? time : t->model.context, t->eval_time, &c, e));
+    return train_print_plan(&t->o, &c, world, e);
 }
 
 static enum status parse(struct train *t, int argc, char **argv, enum option_action *action,

@@ -53,14 +53,17 @@ struct train_options {
 
 extern const struct option_table train_option_table;
 
-/* What the run works with, once the model and the sample length are known. */
-enum status train_engine_config(const struct train_options *o, const struct gpt2_config *model,
-                                int64_t world, int64_t time, int64_t eval_time,
-                                struct sdp_config *c, int64_t *step_samples,
+/* The engine's configuration, in the order in which its parts become known, each refusing what
+ * cannot work before the next is looked at: options and ranks; the model; the sample length. */
+enum status train_engine_config(const struct options *given, const struct train_options *o,
+                                int64_t world, struct sdp_config *c, int64_t *step_samples,
                                 struct error *e) MUST_CHECK;
+enum status train_engine_model(const struct train_options *o, const struct gpt2_config *model,
+                               struct sdp_config *c, struct error *e) MUST_CHECK;
+enum status train_engine_samples(const struct train_options *o, int64_t time, int64_t eval_time,
+                                 struct sdp_config *c, struct error *e) MUST_CHECK;
 /* Settings of the schedule for a run of `steps` steps. */
-enum status train_schedule(const struct train_options *o, int64_t steps, struct sdp_schedule *s,
-                           struct error *e) MUST_CHECK;
+void train_schedule(const struct train_options *o, int64_t steps, struct sdp_schedule *s);
 /* Combinations of options that cannot work, whatever the data. */
 enum status train_options_check(const struct options *given, const struct train_options *o,
                                 struct error *e) MUST_CHECK;

@@ -119,15 +119,12 @@ static void plan_text(const struct train_options *o, const struct sdp_config *c,
         print_fit(o, p);
 }
 
-enum status train_print_plan(const struct train_options *o, const struct gpt2_config *model,
-                             int64_t world, int64_t time, int64_t eval_time, struct error *e)
+enum status train_print_plan(const struct train_options *o, const struct sdp_config *c,
+                             int64_t world, struct error *e)
 {
     const struct device_ops *backend = NULL;
-    struct sdp_config c;
     struct sdp_plan p;
-    int64_t samples;
     TRY(find_backend(o->device, &backend, e));
-    TRY(train_engine_config(o, model, world, time, eval_time, &c, &samples, e));
     bool ring = strcmp(o->comm, "nccl") == 0 ||
                 (strcmp(o->comm, "auto") == 0 && strcmp(backend->name, "cuda") == 0);
     struct sdp_sim_rates rates = {.tflops = o->device_tflops,
@@ -138,16 +135,16 @@ enum status train_print_plan(const struct train_options *o, const struct gpt2_co
                                   .latency_us = o->latency,
                                   .ring = ring};
     int per_node = (int)(o->ranks_per_node ? o->ranks_per_node : world);
-    TRY(sdp_plan_make(&c, (int)world, per_node, backend, &rates, o->device_memory, &p, e));
+    TRY(sdp_plan_make(c, (int)world, per_node, backend, &rates, o->device_memory, &p, e));
     if (o->json) {
-        json_t *json = plan_json(o, &c, &p);
+        json_t *json = plan_json(o, c, &p);
         char *text = json_dumps(json, JSON_INDENT(1));
         if (text)
             puts(text);
         free(text);
         json_decref(json);
     } else {
-        plan_text(o, &c, &p);
+        plan_text(o, c, &p);
     }
     if (fflush(stdout) != 0 || ferror(stdout))
         return error_errno(e, "writing to stdout");

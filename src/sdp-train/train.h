@@ -65,9 +65,8 @@ enum status train_report_checkpoint(struct train *t, double stall_ms, struct err
 enum status train_dump_gradients(struct sdp_engine *x, const char *dir, double unscale,
                                  struct error *e) MUST_CHECK;
 
-/* plan_print.c: --plan */
-enum status train_print_plan(const struct train_options *o, const struct gpt2_config *model,
-                             int64_t world, int64_t time, int64_t eval_time,
-                             struct error *e) MUST_CHECK;
+/* plan_print.c: --plan, of a complete configuration */
+enum status train_print_plan(const struct train_options *o, const struct sdp_config *c,
+                             int64_t world, struct error *e) MUST_CHECK;
 
 #endif
