@@ -262,8 +262,31 @@ PY
     run sdp-train --training-dir "$SHARDS" --microbatches=4
     status_is 2
     has "--gradient-accumulation"
-    run sdp-train $NANO --training-dir "$SHARDS" --pipeline_parallel_degree 1 --max-steps 1 # asks for what we do
+    run sdp-train $NANO --training-dir "$SHARDS" --pipeline_parallel_degree 1 --ddp True --max-steps 1 # asks for what we do
     status_is 0
+    # The same from a file, whatever the library's and the SDK's parameters look like there.
+    refused_key() { # KEY VALUE TEXT
+        echo "{\"max_steps\": 1, \"$1\": $2}" >h.json
+        run sdp-train $NANO --training-dir "$SHARDS" --config h.json
+        status_is 2
+        has "h.json: \"$1\" is not an option here: "
+        has "$3"
+    }
+    refused_key pipeline_parallel_degree '"2"' "--sharded-data-parallel-degree"
+    refused_key microbatches 4 "--gradient-accumulation"
+    refused_key ddp false "--sharded-data-parallel-degree 1 is plain data parallelism"
+    refused_key sdp_gradient_clipping 1.0 "--grad-clip"
+    refused_key _fp32_grad_accumulation 0 "always accumulated in fp32"
+    refused_key mp_parameters '{"partitions": 2}' "each of the model-parallel library's parameters is an option"
+    refused_key mp_parameters '"{\"partitions\": 2}"' "each of the model-parallel library's parameters is an option"
+    refused_key sagemaker_mpi_num_of_processes_per_host 8 "leave it out"
+    echo '{"max_steps": 1, "ddp": true, "pipeline-parallel-degree": 1, "optimize": "memory", "skip_tracing": "True"}' >h.json
+    run sdp-train $NANO --training-dir "$SHARDS" --config h.json
+    status_is 0
+    echo '{"max_stepz": 1}' >h.json
+    run sdp-train $NANO --training-dir "$SHARDS" --config h.json
+    status_is 2
+    has 'unknown key "max_stepz"; the nearest known one is "max-steps"'
 }
 
 # bad STATUS TEXT W OPTIONS: refused with that, once for all ranks.

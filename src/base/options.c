@@ -232,14 +232,31 @@ static enum status value_text(const json_t *value, const char *what, char **text
     return *text ? STATUS_OK : error_memory(e, 64, "an option value");
 }
 
+static enum status foreign_entry(const struct option_table *t, const char *path, const char *key,
+                                 const json_t *value, struct error *e)
+{
+    bool known = false;
+    if (t->foreign) {
+        char *text = NULL;
+        struct error ignored;
+        if (value_text(value, key, &text, &ignored) != STATUS_OK)
+            text = NULL;
+        enum status st = t->foreign(key, text ? text : "", &known, e);
+        free(text);
+        if (known)
+            return st == STATUS_OK ? st : error_context(e, "%s", path);
+    }
+    return error_set(e, STATUS_USAGE, "%s: unknown key \"%s\"; the nearest known one is \"%s\"",
+                     path, key, options_nearest(t, key, strlen(key), false));
+}
+
 static enum status store_entry(struct options *o, void *config, const char *path, const char *key,
                                const json_t *value, bool *seen, struct error *e)
 {
     const struct option_table *t = o->table;
     const struct option_spec *s = find_long(t, key, strlen(key));
     if (!s)
-        return error_set(e, STATUS_USAGE, "%s: unknown key \"%s\"; the nearest known one is \"%s\"",
-                         path, key, options_nearest(t, key, strlen(key), false));
+        return foreign_entry(t, path, key, value, e);
     size_t index = (size_t)(s - t->specs);
     if (seen[index])
         return error_set(e, STATUS_USAGE, "%s: key \"%s\" sets --%s a second time", path, key,

@@ -44,6 +44,10 @@ struct option_table {
     const struct option_spec *specs;
     size_t count;
     bool config_file; /* accepts --config FILE.json */
+    /* Optional. Asked about a configuration file's key that is no option, value as text ("" for an
+     * array or object). *known false: the usual error follows. Else STATUS_OK passes over the key,
+     * because its value asks for what is done anyway, or e says what to do instead. */
+    enum status (*foreign)(const char *key, const char *value, bool *known, struct error *e);
 };
 
 enum option_action { OPTIONS_RUN, OPTIONS_EXIT /* help/version was printed to stdout: exit 0 */ };

@@ -1,5 +1,6 @@
 /* options.c - the table. Names and defaults of the SageMaker GPT-2 example wherever it has them. */
 #include "sdp-train/options.h"
+#include "sdp-train/refused.h"
 
 #include <stddef.h>
 
@@ -169,6 +170,8 @@ static const struct option_spec specs[] = {
     TEXT("metrics", metrics, NULL, "FILE", "One JSON object a line; - is stdout."),
     TEXT("dump-gradients", dump_gradients, NULL, "DIR",
          "Write the mean gradients of the first step to DIR/gradients.safetensors."),
+    BOOL("debug-nonfinite", debug_nonfinite, "0",
+         "End at the first NaN or infinity, naming operation, block and element; slow."),
     {.name = "quiet",
      .type = OPTION_BOOL,
      .offset = AT(quiet),
@@ -213,4 +216,5 @@ const struct option_table train_option_table = {
     .specs = specs,
     .count = sizeof specs / sizeof specs[0],
     .config_file = true,
+    .foreign = refuse_foreign_key,
 };

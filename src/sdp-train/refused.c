@@ -55,6 +55,26 @@ static const struct foreign foreign[] = {
     {"skip-tracing", "1", "there is no tracing"},
     {"clean-cache", "0", "memory is allocated once"},
     {"same-seed", "0", "--seed; results never depend on ranks"},
+    {"partitions", "1", "the model is sharded by --sharded-data-parallel-degree"},
+    {"pipeline", NULL,
+     "there is no pipeline; the model is sharded by --sharded-data-parallel-degree"},
+    {"auto-partition", "1", "units are blocks; there is nothing to partition by hand"},
+    {"default-partition", "0", "units are blocks; there is nothing to partition by hand"},
+    {"contiguous", "1", "units are blocks, in the model's order"},
+    {"memory-weight", NULL, "units are blocks; there is nothing to balance"},
+    {"deterministic-server", "1", "--deterministic; every rank runs the same schedule"},
+    {"horovod", "0", "--comm chooses the collectives"},
+    {"ddp-port", NULL, "MASTER_PORT"},
+    {"fp16-params", "0", "--precision; master weights are always fp32"},
+    {"fp32-grad-accumulation", "1", "gradients are always accumulated in fp32"},
+    {"delayed-parameter-initialization", "1",
+     "parameters are always made by the rank that owns them"},
+    {"load-partition", NULL, "a checkpoint loads on any number of ranks"},
+    {"sdp-gradient-clipping", NULL, "--grad-clip"},
+    {"mp-parameters", NULL,
+     "each of the model-parallel library's parameters is an option: "
+     "--sharded-data-parallel-degree, "
+     "--sdp-reduce-bucket-size, ..."},
     {"n-gpus", NULL, "ranks come from mpirun, Slurm or RANK and WORLD_SIZE"},
     {"local-rank", NULL, "ranks come from mpirun, Slurm or RANK and WORLD_SIZE"},
 };
@@ -70,12 +90,39 @@ static bool same_name(const char *argument, size_t n, const char *name)
     return true;
 }
 
-static const struct foreign *find(const char *argument, size_t n)
+/* What the SDK adds to a job's hyperparameters about starting a script. */
+static const struct foreign of_sdk = {
+    "sagemaker-*", NULL,
+    "it tells the SageMaker SDK's own containers how to start a script; leave it out"};
+
+static const struct foreign *find(const char *name, size_t n)
 {
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
-        if (same_name(argument, n, foreign[i].name))
+        if (same_name(name, n, foreign[i].name))
             return &foreign[i];
-    return NULL;
+    const char *first = name + (n > 0 && (name[0] == '_' || name[0] == '-')); /* _tensor_... */
+    if (first != name)
+        return find(first, n - 1);
+    return n > 10 && same_name(name, 10, "sagemaker-") ? &of_sdk : NULL;
+}
+
+/* Configuration files and people write booleans either way. */
+static bool neutral(const struct foreign *f, const char *value)
+{
+    if (strcmp(value, "true") == 0 || strcmp(value, "True") == 0)
+        value = "1";
+    else if (strcmp(value, "false") == 0 || strcmp(value, "False") == 0)
+        value = "0";
+    return f->neutral && strcmp(value, f->neutral) == 0;
+}
+
+enum status refuse_foreign_key(const char *key, const char *value, bool *known, struct error *e)
+{
+    const struct foreign *f = find(key, strlen(key));
+    *known = f != NULL;
+    if (!f || neutral(f, value))
+        return STATUS_OK;
+    return error_set(e, STATUS_USAGE, "\"%s\" is not an option here: %s", key, f->instead);
 }
 
 enum status refuse_foreign_options(int *argc, char **argv, struct error *e)
@@ -91,9 +138,9 @@ enum status refuse_foreign_options(int *argc, char **argv, struct error *e)
             argv[kept++] = argv[i];
             continue;
         }
-        if (!f->neutral || strcmp(value, f->neutral) != 0)
-            return error_set(e, STATUS_USAGE, "--%s is not an option here: %s", f->name,
-                             f->instead);
+        if (!neutral(f, value))
+            return error_set(e, STATUS_USAGE, "--%.*s is not an option here: %s", (int)n,
+                             argv[i] + 2, f->instead);
         i += equals == NULL; /* its value goes too */
     }
     *argc = kept;
