@@ -100,6 +100,9 @@ enum status ckpt_read(struct ckpt *c, const struct ckpt_tensor *t, enum ckpt_kin
  * digest. progress may be NULL; bytes: of all files so far. */
 enum status ckpt_verify(struct ckpt *c, void (*progress)(void *, uint64_t bytes), void *arg,
                         struct error *e) MUST_CHECK;
+/* The same for one file, but its own checksums only: a tensor's digest takes all files. What is
+ * right is not checked again when it is read. Thread-safe for different files. */
+enum status ckpt_verify_file(struct ckpt *c, size_t file, struct error *e) MUST_CHECK;
 /* For --list. */
 struct ckpt_file_info {
     const char *file;
@@ -114,11 +117,16 @@ struct ckpt_file_info ckpt_file_at(const struct ckpt *c, size_t i);
  * manifest is right and every file is there with its size; parent need not exist. */
 enum status ckpt_list_steps(const char *parent, int64_t **steps, size_t *n,
                             struct error *e) MUST_CHECK;
+/* The same with those that have a manifest, right or not. */
+enum status ckpt_list_all_steps(const char *parent, int64_t **steps, size_t *n,
+                                struct error *e) MUST_CHECK;
 /* "PARENT/step-%08d", malloc'ed. */
 char *ckpt_step_path(const char *parent, int64_t step);
-/* Remove the oldest beyond `keep` valid ones (0 = keep all), and leftovers without a manifest older
- * than the newest valid one. manifest.json goes first, so an interrupted removal leaves no
- * valid-looking half. */
-enum status ckpt_prune(const char *parent, int64_t keep, struct error *e) MUST_CHECK;
+/* After the checkpoint of step `newest` is complete: remove the oldest beyond `keep` valid ones up
+ * to that step (0 = keep all), and leftovers without a manifest older than the newest of them.
+ * Later steps are another run's, or what a resumed run passed over: they count for nothing and
+ * stay. manifest.json goes first, so an interrupted removal leaves no valid-looking half. */
+enum status ckpt_prune(const char *parent, int64_t keep, int64_t newest,
+                       struct error *e) MUST_CHECK;
 
 #endif

@@ -117,6 +117,11 @@ enum status ckpt_list_steps(const char *parent, int64_t **steps, size_t *n, stru
     return STATUS_OK;
 }
 
+enum status ckpt_list_all_steps(const char *parent, int64_t **steps, size_t *n, struct error *e)
+{
+    return ckpt_scan_steps(parent, true, steps, n, e);
+}
+
 /* The manifest goes first, durably: what an interruption leaves is no checkpoint. */
 static enum status remove_step(const char *parent, int64_t step, struct error *e)
 {
@@ -136,12 +141,14 @@ out:
     return st;
 }
 
-enum status ckpt_prune(const char *parent, int64_t keep, struct error *e)
+enum status ckpt_prune(const char *parent, int64_t keep, int64_t newest, struct error *e)
 {
     int64_t *valid = NULL, *left = NULL;
     size_t n = 0, leftovers = 0;
     enum status st;
     TRY_OUT(ckpt_list_steps(parent, &valid, &n, e));
+    while (n > 0 && valid[n - 1] > newest)
+        n--;
     TRY_OUT(ckpt_scan_steps(parent, false, &left, &leftovers, e));
     for (size_t i = 0; keep > 0 && i + (size_t)keep < n; i++)
         TRY_OUT(remove_step(parent, valid[i], e));

@@ -9,10 +9,11 @@
 struct verify {
     struct ckpt *c;
     uint8_t *buffer;  /* CKPT_DATA_BYTES */
-    uint64_t *digest; /* [tensors * CKPT_KINDS] */
+    uint64_t *digest; /* [tensors * CKPT_KINDS]; NULL: not wanted */
     /* place in the current file: segment, and elements of it done */
     size_t segment;
     int64_t done;
+    uint32_t block; /* DATA blocks of it done */
 };
 
 /* One DATA payload: its elements belong to the file's segments in order. */
@@ -64,6 +65,11 @@ static enum status verify_block(struct verify *v, size_t file, struct container_
         return error_set(e, STATUS_DATA, "%s: block at byte %" PRIu64 " has %" PRIu64 " bytes",
                          r->in->name, b->payload_offset, b->payload_bytes);
     TRY(container_read_payload(r, b, v->buffer, e));
+    struct ckpt_file *f = &v->c->files[file];
+    if (v->block < f->data_count)
+        atomic_store_explicit(&f->verified[v->block++], 1, memory_order_release);
+    if (!v->digest)
+        return STATUS_OK;
     return add_payload(v, file, b->payload_bytes, e);
 }
 
@@ -78,6 +84,7 @@ static enum status verify_file(struct verify *v, size_t file, uint64_t before,
     enum status st;
     v->segment = 0;
     v->done = 0;
+    v->block = 0;
     TRY_OUT(input_open(&in, v->c->files[file].path, e));
     TRY_OUT(container_read_header(&r, &in, "CKP", CKPT_MAJOR, e));
     for (;;) {
@@ -128,5 +135,15 @@ enum status ckpt_verify(struct ckpt *c, void (*progress)(void *, uint64_t bytes)
 out:
     free(v.buffer);
     free(v.digest);
+    return st;
+}
+
+enum status ckpt_verify_file(struct ckpt *c, size_t file, struct error *e)
+{
+    struct verify v = {.c = c, .buffer = malloc(CKPT_DATA_BYTES)};
+    if (!v.buffer)
+        return error_memory(e, CKPT_DATA_BYTES, "a block");
+    enum status st = verify_file(&v, file, 0, NULL, NULL, e);
+    free(v.buffer);
     return st;
 }

@@ -112,13 +112,15 @@ static enum status open_data(struct train *t, struct error *e)
     return vocab_info_match(v, t->o.training_dir, shard_set_vocab(t->test), t->o.test_dir, e);
 }
 
-/* All that can be refused without the data, and the device. */
+/* The model, and the device. */
 static enum status configure(struct train *t, struct sdp_config *c, struct error *e)
 {
-    TRY(train_engine_config(&t->given, &t->o, t->world->size, c, &t->step_samples, e));
-    TRY(train_find_checkpoint(t, e));
-    if (!t->ckpt || t->o.model || t->o.init_from)
+    const char *path = t->ckpt ? ckpt_path(t->ckpt) : NULL;
+    if (!path || t->o.model || t->o.init_from)
         TRY(train_model_config(&t->o, getenv("SDP_GPT2_SHARE"), &t->model, e));
+    else
+        TRY(gpt2_config_from_json(&t->model, json_object_get(ckpt_manifest(t->ckpt), "model"), path,
+                                  e));
     TRY(train_engine_model(&t->o, &t->model, c, e));
     return open_device(t, e);
 }
@@ -136,6 +138,10 @@ static enum status open_run(struct train *t, struct error *e)
     struct sdp_save_options save = {.dir = t->o.checkpoint_dir, .keep = t->o.kept};
     /* Every phase that can fail on one rank alone ends with an agreement, so that all stop together
      * with one message. */
+    TRY(world_agree(t->world,
+                    train_engine_config(&t->given, &t->o, t->world->size, &c, &t->step_samples, e),
+                    e));
+    TRY(train_find_checkpoint(t, e));
     TRY(world_agree(t->world, configure(t, &c, e), e));
     TRY(world_agree(t->world, comm_choose(t->o.comm, t->world, t->dev, &comm, e), e));
     TRY(world_agree(t->world, configure_data(t, &c, e), e));

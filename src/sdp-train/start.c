@@ -1,6 +1,5 @@
 /* start.c - where a run begins: seed, weights of others, or a checkpoint. */
 #include "base/checked.h"
-#include "base/log.h"
 #include "sdp-train/train.h"
 
 #include <stdlib.h>
@@ -9,32 +8,6 @@
 static bool resumes(const struct train *t)
 {
     return strcmp(t->o.load_partial, "0") != 0;
-}
-
-static bool wants_checkpoint(const struct train *t)
-{
-    return resumes(t) || t->o.load_full || (t->o.fine_tune && !t->o.model_dir);
-}
-
-enum status train_find_checkpoint(struct train *t, struct error *e)
-{
-    if (!wants_checkpoint(t))
-        return STATUS_OK;
-    if (strcmp(t->o.load_partial, "auto") == 0) {
-        int64_t *steps = NULL;
-        size_t n;
-        TRY(ckpt_list_steps(t->o.checkpoint_dir, &steps, &n, e));
-        free(steps);
-        if (n == 0)
-            return STATUS_OK; /* afresh */
-    }
-    TRY(ckpt_open(&t->ckpt, t->o.checkpoint_dir, e));
-    if (ckpt_skipped(t->ckpt) && t->world->rank == 0)
-        log_warn("a newer checkpoint is damaged and passed over: %s", ckpt_skipped(t->ckpt));
-    if (t->o.model || t->o.init_from)
-        return STATUS_OK;
-    return gpt2_config_from_json(&t->model, json_object_get(ckpt_manifest(t->ckpt), "model"),
-                                 ckpt_path(t->ckpt), e);
 }
 
 static void start_afresh(struct train *t)

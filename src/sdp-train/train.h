@@ -43,9 +43,10 @@ struct train {
     uint64_t consumed; /* by this rank, not yet in state */
 };
 
-/* start.c: where a run begins */
-/* Finds the checkpoint a run continues from, if any. */
+/* resume.c: finds the checkpoint a run continues from, if any; collective */
 enum status train_find_checkpoint(struct train *t, struct error *e) MUST_CHECK;
+
+/* start.c: where a run begins */
 /* Fills the engine's parameters and t->state. */
 enum status train_load(struct train *t, struct error *e) MUST_CHECK;
 /* Steps and samples of the run, from options, data and t->state. */

@@ -251,7 +251,7 @@ static enum status complete(struct sdp_save *s, struct error *e)
     if (!s->last)
         st = error_memory(e, strlen(s->path), "a path");
     else if (w->rank == 0)
-        st = ckpt_prune(s->dir, s->o.keep, e);
+        st = ckpt_prune(s->dir, s->o.keep, s->step, e);
     return world_agree(w, st, e);
 }
 

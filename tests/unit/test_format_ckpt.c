@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "format/ckpt.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 
 static struct error e;
@@ -346,6 +347,23 @@ static void test_damage(void)
     free(dir);
 }
 
+/* The first byte of the last block of elements. */
+static void flip_data_byte(const char *path)
+{
+    char *text = NULL;
+    size_t bytes, at = 0;
+    CHECK_OK(file_read_all(path, 1 << 24, &text, &bytes, &e));
+    for (size_t i = 0; i + 4 <= bytes; i++)
+        if (memcmp(text + i, "DATA", 4) == 0)
+            at = i + CONTAINER_BLOCK_BYTES;
+    CHECK(at > 0 && at < bytes);
+    int fd = open(path, O_WRONLY);
+    uint8_t flipped = (uint8_t)~text[at];
+    CHECK_INT(pwrite(fd, &flipped, 1, (off_t)at), 1);
+    close(fd);
+    free(text);
+}
+
 static void test_folder(void)
 {
     int64_t *steps = NULL;
@@ -387,7 +405,8 @@ static void test_folder(void)
     }
     CASE("pruning keeps the newest, clears leftovers older than it, touches nothing else")
     {
-        CHECK_OK(ckpt_prune(parent, 0, &e));
+        CHECK_OK(ckpt_prune(parent, 0, 400, &e));
+        CHECK_OK(ckpt_prune(parent, 1, 99, &e)); /* nothing is that old */
         const struct {
             const char *name;
             bool there[2];
@@ -400,8 +419,38 @@ static void test_folder(void)
                 snprintf(path, sizeof path, "%s/%s", parent, after[i].name);
                 CHECK(path_exists(path) == after[i].there[round]);
             }
-            CHECK_OK(ckpt_prune(parent, 2, &e));
+            CHECK_OK(ckpt_prune(parent, 2, 400, &e));
         }
+    }
+    CASE("pruning lets later steps be: they are not what this run wrote")
+    {
+        CHECK_OK(ckpt_prune(parent, 1, 200, &e));
+        snprintf(path, sizeof path, "%s/step-00000200", parent);
+        CHECK(path_exists(path));
+        snprintf(path, sizeof path, "%s/step-00000400", parent);
+        CHECK(path_exists(path));
+    }
+    CASE("all steps with a manifest are listed, damaged or not")
+    {
+        CHECK_OK(ckpt_list_all_steps(parent, &steps, &n, &e));
+        CHECK_INT(n, 3);
+        CHECK(n == 3 && steps[0] == 200 && steps[1] == 400 && steps[2] == 500);
+        free(steps);
+    }
+    CASE("one file is verified by itself")
+    {
+        snprintf(path, sizeof path, "%s/step-00000400", parent);
+        CHECK_OK(ckpt_open(&c, path, &e));
+        CHECK_OK(ckpt_verify_file(c, 0, &e));
+        CHECK_OK(ckpt_verify_file(c, 1, &e));
+        ckpt_close(c);
+        snprintf(path, sizeof path, "%s/step-00000400/rank-00001-of-00002.ckp", parent);
+        flip_data_byte(path);
+        snprintf(path, sizeof path, "%s/step-00000400", parent);
+        CHECK_OK(ckpt_open(&c, path, &e)); /* opening reads no data */
+        CHECK_OK(ckpt_verify_file(c, 0, &e));
+        CHECK_ERROR(ckpt_verify_file(c, 1, &e), STATUS_DATA, "rank-00001-of-00002.ckp");
+        ckpt_close(c);
     }
 }
 
