@@ -336,6 +336,20 @@ valid: --gradient-accumulation 3, or --global-batch-size 7 to 12" 2 $NANO --trai
     bad 1 "missing" 1 $NANO --test-dir "$TMP/missing" --training-dir "$SHARDS"
 }
 
+@test "ranks that share processors divide them, and OMP_NUM_THREADS wins" {
+    local cpus
+    # team OPTIONS: the largest OpenMP team of one rank of two that nobody binds.
+    team() {
+        timeout 100 mpirun -n 2 --bind-to none -x OMP_DISPLAY_AFFINITY=TRUE -x OMP_AFFINITY_FORMAT="team of %N" "$@" \
+            sdp-train $NANO --quiet --training-dir "$SHARDS" --max-steps 1 --train-batch-size 4 --launcher mpi </dev/null 2>&1 |
+            awk '/^team of/ && $3 > n { n = $3 } END { print n ? n : 1 }'
+    }
+    [ "$(team -x OMP_NUM_THREADS=3)" = 3 ]
+    unset OMP_NUM_THREADS
+    cpus=$(nproc)
+    [ "$(team)" = $((cpus > 1 ? cpus / 2 : 1)) ]
+}
+
 @test "damaged shards are named" {
     cp -r "$SHARDS" bad
     flip_byte bad/shard-00000.shd 1500

@@ -96,6 +96,7 @@ static enum status survey(struct world *w, const struct world_options *o, struct
         return error_memory(e, (size_t)w->size * sizeof *s->hosts, "host names");
     TRY(world_all_gather(w, &host, sizeof host, s->hosts, e));
     TRY(place_ranks(w, o, e));
+    TRY(cpus_share(w, e));
     return board_open(&s->board, w, e);
 }
 

@@ -42,6 +42,7 @@ struct world {
     int local_rank, local_size; /* within this node */
     int node, nodes;            /* nodes numbered in order of their first rank */
     int host_rank, host_size;   /* within this host, pretended nodes or not: chooses the GPU */
+    int cpus;                   /* this rank's share of its host's processors, at least 1 */
     const char *launcher;       /* what was chosen */
     int64_t timeout_ms;
     void *state; /* private */

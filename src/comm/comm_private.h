@@ -55,6 +55,9 @@ bool world_is_broken(const struct world *w);
  * every few milliseconds. */
 bool world_lost(struct world *w, char *why, size_t room);
 
+/* Fills w->cpus. Collective over the world; hosts are known. */
+enum status cpus_share(struct world *w, struct error *e) MUST_CHECK;
+
 /* Fills the head: rank, size, members, name, slot. Collective over the world. */
 enum status comm_init(struct comm *c, const struct comm_ops *ops, struct world *w,
                       struct device *dev, int color, int key, const char *name,

@@ -123,6 +123,9 @@ struct device_ops {
     void (*close)(struct device *dev);
     int (*count)(void); /* usable devices; never fails */
     void (*info)(struct device *dev, struct device_info *info);
+    /* Optional: host threads a kernel may use, 1 or more, for what the calling thread submits.
+     * Without the call they are as many as OMP_NUM_THREADS says, or all processors. */
+    void (*set_threads)(struct device *dev, int threads);
     enum status (*alloc)(struct device *dev, enum memory_kind kind, size_t bytes, void **out,
                          struct error *e); /* zero-filled */
     void (*free)(struct device *dev, enum memory_kind kind, void *p);

@@ -89,7 +89,10 @@ static enum status open_device(struct train *t, struct error *e)
         if (strcmp(device_backends[i]->name, "cuda") == 0 && device_backends[i]->count() > 0)
             count = device_backends[i]->count();
     bool cpu = strcmp(t->o.device, "cpu") == 0;
-    return device_open(&t->dev, t->o.device, cpu ? 0 : t->world->host_rank % count, e);
+    TRY(device_open(&t->dev, t->o.device, cpu ? 0 : t->world->host_rank % count, e));
+    if (t->dev->ops->set_threads && !getenv("OMP_NUM_THREADS"))
+        t->dev->ops->set_threads(t->dev, t->world->cpus);
+    return STATUS_OK;
 }
 
 static enum status open_data(struct train *t, struct error *e)

@@ -9,6 +9,7 @@
 #include "comm/mpi_sum.h"
 #include "base/checked.h"
 #include "base/log.h"
+#include "base/pool.h"
 #include "tap.h"
 
 #include <signal.h>
@@ -305,6 +306,17 @@ static void test_world(struct world *w)
         CHECK_STR(e.message, want);
         CHECK(world_agree(w, STATUS_OK, &e) == STATUS_OK);
     }
+    CASE("each rank has a share of the host's processors, and all together no more than there are")
+    {
+        int cpus[64], sum = 0, online = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        CHECK(world_all_gather(w, &w->cpus, sizeof w->cpus, cpus, &e) == STATUS_OK);
+        for (int r = 0; r < w->size; r++)
+            sum += cpus[r];
+        CHECK(w->cpus >= 1 && w->cpus <= cpu_count());
+        CHECK(sum <= (online > w->size ? online : w->size));
+        if (w->size == 1)
+            CHECK_INT(w->cpus, cpu_count());
+    }
     CASE("ranks know their places on the host")
     {
         CHECK_INT(w->nodes, 1);
@@ -422,6 +434,7 @@ static void env_child(int rank, int size, const char *port, enum env_fault fault
                                (error_set(&e, STATUS_DATA, "bad"), &e)) == STATUS_DATA;
         ok = ok && strcmp(e.message, "rank 1: bad") == 0;
         ok = ok && w->host_rank == rank && w->host_size == size;
+        ok = ok && w->cpus == (cpu_count() > size ? cpu_count() / size : 1);
         world_close(w);
         _exit(ok ? 0 : 3);
     }

@@ -2,6 +2,7 @@
 #include "device/cpu/cpu.h"
 
 #include "base/pool.h"
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,13 @@ static void cpu_info(struct device *dev, struct device_info *info)
         info->free_bytes = strtoll(text, NULL, 10) * 1024;
 }
 
+/* The compute stream runs in its submitter, whose teams this sets; oneDNN's are OpenMP's, too. */
+static void cpu_set_threads(struct device *dev, int threads)
+{
+    (void)dev;
+    omp_set_num_threads(threads);
+}
+
 const struct device_ops cpu_device_ops = {
     .name = "cpu",
     .reads_host_memory = true,
@@ -86,6 +94,7 @@ const struct device_ops cpu_device_ops = {
     .close = cpu_close,
     .count = cpu_device_count,
     .info = cpu_info,
+    .set_threads = cpu_set_threads,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .stream_create = cpu_stream_create,
