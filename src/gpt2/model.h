@@ -17,6 +17,22 @@
 #include "gpt2/config.h"
 #include "gpt2/tensors.h"
 
+/* What one operation wrote, [rows, columns] of dt on the device. */
+struct gpt2_written {
+    const char *pass;      /* "forward", "recompute" or "backward" */
+    int64_t layer;         /* the block; -1 the embeddings, `layers` the head */
+    const char *operation; /* named like its parameters: "attn.c_attn", "ln_1", "attention" */
+    const char *what;      /* "output", "input gradient", "weight gradient", ... */
+    const void *data;
+    int64_t rows, columns;
+    enum dtype dt;
+};
+/* Someone who looks at every result, in order, right after the operation was put on the stream. */
+struct gpt2_probe {
+    void (*look)(void *context, const struct gpt2_written *w);
+    void *context;
+};
+
 /* One micro-batch's circumstances. */
 struct gpt2_run {
     struct device *dev;
@@ -28,6 +44,7 @@ struct gpt2_run {
     bool deterministic;
     uint64_t seed;          /* of dropout */
     const int64_t *samples; /* [B] device: global sample numbers; may be NULL when not training */
+    const struct gpt2_probe *probe; /* NULL: nobody looks */
 };
 
 /* Dropout sites: embedding 0, then three a block. */

@@ -104,7 +104,8 @@ enum status train_engine_config(const struct options *given, const struct train_
                              .seed = (uint64_t)o->seed,
                              .deterministic = o->deterministic,
                              .staging = o->checkpoint_dir != NULL,
-                             .param_norms = o->log_param_norms};
+                             .param_norms = o->log_param_norms,
+                             .debug_nonfinite = o->debug_nonfinite && !o->plan};
     TRY(sdp_degree_check(world, c->degree, e));
     TRY(parse_precision(o, &c->dt, e));
     c->reduce_dt = strcmp(o->reduce_dtype, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;

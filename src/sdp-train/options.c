@@ -170,6 +170,8 @@ static const struct option_spec specs[] = {
     TEXT("metrics", metrics, NULL, "FILE", "One JSON object a line; - is stdout."),
     TEXT("dump-gradients", dump_gradients, NULL, "DIR",
          "Write the mean gradients of the first step to DIR/gradients.safetensors."),
+    BOOL("debug-nonfinite", debug_nonfinite, "0",
+         "End at the first NaN or infinity, naming operation, block and element; slow."),
     {.name = "quiet",
      .type = OPTION_BOOL,
      .offset = AT(quiet),

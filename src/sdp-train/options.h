@@ -40,7 +40,7 @@ struct train_options {
     bool load_full, fine_tune, async;
     /* validation, reports */
     int64_t validation_freq, validation_batches, logging_freq;
-    bool log_param_norms, memory_profiling, quiet;
+    bool log_param_norms, memory_profiling, debug_nonfinite, quiet;
     const char *metrics, *dump_gradients;
     /* machine */
     const char *device, *comm, *launcher;

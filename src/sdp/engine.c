@@ -212,7 +212,7 @@ enum status sdp_engine_assemble(struct sdp_engine *x, const struct sdp_config *c
     if (c->eval_batch > 0)
         TRY(sdp_work_open(x, &x->eval, e));
     register_buffers(x);
-    return STATUS_OK;
+    return sdp_nonfinite_open(x, e);
 }
 
 enum status sdp_engine_open(struct sdp_engine *x, const struct sdp_config *c, struct world *w,

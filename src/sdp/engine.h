@@ -11,6 +11,7 @@
 #include "sdp/grads.h"
 #include "sdp/groups.h"
 #include "sdp/layout.h"
+#include "sdp/nonfinite.h"
 #include "sdp/timer.h"
 #include "sdp/units.h"
 #include "sdp/work.h"
@@ -37,6 +38,7 @@ struct sdp_config {
     bool deterministic;
     bool staging; /* keep host memory for the copy of a checkpoint */
     bool param_norms;
+    bool debug_nonfinite; /* stop at the first NaN or infinity, see nonfinite.h */
 };
 
 /* What this rank owns of one unit: elements [begin, begin + elems) of it. */
@@ -73,7 +75,8 @@ struct sdp_scalars {
 struct sdp_readback { /* host */
     struct step_control control;
     float sums[SDP_SUMS];
-    float flags[2]; /* of this rank, on their way to sums */
+    float flags[2];   /* of this rank, on their way to sums */
+    uint32_t element; /* nonfinite.c: one value of any dtype */
 };
 
 #define SDP_PIECE_ELEMS (1 << 18)
@@ -93,6 +96,7 @@ struct sdp_engine {
     struct sdp_grads grads;
     struct sdp_work train, eval;
     struct sdp_timer timer;
+    struct sdp_nonfinite nonfinite;
     struct sdp_scalars scalars;
     struct sdp_readback *readback;
     float *readback_norms;            /* host [tensors] */

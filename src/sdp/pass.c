@@ -2,7 +2,6 @@
 
 #include "base/checked.h"
 
-
 /* Units gathered ahead of the one in use, when the ring has room. */
 #define PREFETCH_UNITS 2
 
@@ -71,6 +70,8 @@ static void forward_blocks(struct pass *p, int64_t first, int64_t end, bool fres
         const void *unit = sdp_units_acquire(x, l + 1);
         for (int64_t next = l + 2; next <= min_i64(end, l + 1 + ahead); next++)
             sdp_units_prefetch(x, next);
+        if (p->w->training)
+            sdp_nonfinite_weights(x, l + 1, unit);
         bind_params(x, l, unit, p->small, &params);
         sdp_work_acts(x, p->w, l, &a);
         if (fresh && l == first)
@@ -98,6 +99,10 @@ static void forward(struct pass *p)
     sdp_units_prefetch(x, 1);
     p->unit0 = sdp_units_acquire(x, 0);
     p->small = sdp_units_acquire(x, p->last_unit);
+    if (p->w->training) {
+        sdp_nonfinite_weights(x, 0, p->unit0);
+        sdp_nonfinite_weights(x, p->last_unit, p->small);
+    }
     sdp_work_acts(x, p->w, 0, &a);
     gpt2_embed_forward(&p->w->run, &x->tensors, p->unit0, p->w->tokens, a.x);
     forward_blocks(p, 0, p->layers, true);

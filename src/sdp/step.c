@@ -58,17 +58,22 @@ enum status sdp_step_gradients(struct sdp_engine *x, struct sdp_data *data,
         struct sdp_data_slot *slot;
         TRY(sdp_data_next(data, &slot, e));
         r->digest += slot->digest;
+        x->nonfinite.step = s->number;
+        x->nonfinite.micro_step = k + 1;
         sdp_pass_train(x, &slot->batch, head_scale(x, s), k == 0, k + 1 == n, slot->uploaded);
         sdp_data_done(data, slot);
+        if (x->nonfinite.on)
+            TRY(device_check(x->dev, e));
     }
     sdp_step_reduce(x, s);
-    return STATUS_OK;
+    return x->nonfinite.on ? device_check(x->dev, e) : STATUS_OK;
 }
 
 void sdp_step_reduce(struct sdp_engine *x, const struct sdp_step *s)
 {
     struct stream *compute = x->streams.compute;
     sdp_grads_finish(x);
+    sdp_nonfinite_gradients(x);
     sum_squares(x);
     x->readback->flags[0] = s->stop;
     x->readback->flags[1] = s->written;
