@@ -43,6 +43,7 @@ struct world {
     int node, nodes;            /* nodes numbered in order of their first rank */
     int host_rank, host_size;   /* within this host, pretended nodes or not: chooses the GPU */
     int cpus;                   /* this rank's share of its host's processors, at least 1 */
+    bool crowded;               /* the share is less than one processor */
     const char *launcher;       /* what was chosen */
     int64_t timeout_ms;
     void *state; /* private */

@@ -54,11 +54,12 @@ enum status cpus_share(struct world *w, struct error *e)
         return error_memory(e, (size_t)w->size * sizeof *all, "the ranks' processors");
     my_bits(&mine);
     enum status st = world_all_gather(w, &mine, sizeof mine, all, e);
-    /* Sums of thirds may fall short of a whole number. */
-    if (st == STATUS_OK)
-        w->cpus = (int)(share_of(w, all, world_state(w)->hosts) + 1e-6);
-    if (w->cpus < 1)
-        w->cpus = 1;
+    if (st == STATUS_OK) {
+        double share =
+            share_of(w, all, world_state(w)->hosts) + 1e-6; /* thirds add up to a whole */
+        w->cpus = share < 1 ? 1 : (int)share;
+        w->crowded = share < 1;
+    }
     free(all);
     return st;
 }

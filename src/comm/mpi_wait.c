@@ -4,18 +4,26 @@
 #include "base/progress.h"
 
 #include <assert.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <time.h>
 
-/* Waiting first gives the processor away without sleeping, which is what short collectives need,
- * then sleeps a little between polls: ranks that share cores must let each other compute. Once
- * every member is known to be in the call, what is missing is bytes, and moving them through shared
- * memory takes this rank's polling: no sleep then, for a while. */
-#define YIELD_SECONDS 0.001
+/* Waiting polls for a moment, because short exchanges end at once; then it sleeps between polls,
+ * for a part of the time waited so far: ranks that share processors must let each other compute,
+ * and a wait is found over soon after. Once every member is known to be in the call, what is
+ * missing is bytes, and moving them through shared memory takes this rank's polling: sleeps are
+ * short and rare then, for a while. Ranks without a processor each never poll on.
+ *
+ * Never sched_yield: some kernels take what a task yields as time it has had, and what runs beside
+ * a task that yields in a loop - the launcher that should pass on a signal, a shell - then waits
+ * for seconds, or minutes. */
+#define SPIN_SECONDS 20e-6
 #define TRANSFER_SECONDS 0.5
-#define SLEEP_NS 20000
+#define TRANSFER_SPIN_SECONDS 50e-6
+#define SLEEP_PART 0.25
+#define SLEEP_SECONDS 500e-6 /* at most */
+#define TRANSFER_SLEEP_SECONDS 50e-6
 #define LOST_PERIOD_SECONDS 0.05
 
 enum status mpi_batch_init(struct mpi_batch *b, int capacity, struct error *e)
@@ -74,10 +82,48 @@ static bool all_arrived(const struct comm *c, uint64_t call)
     return true;
 }
 
+/* When to poll on and when to sleep. */
+struct patience {
+    bool crowded; /* ranks share processors */
+    bool slept;
+    double since; /* the wait began, or its transfers */
+    double spin_until;
+    double transfer_until;
+};
+
+static struct patience patience_begin(const struct world *w, double now)
+{
+    return (struct patience){
+        .crowded = w->crowded, .since = now, .spin_until = w->crowded ? now : now + SPIN_SECONDS};
+}
+
+static void patience_transfer(struct patience *p, double now)
+{
+    p->since = now;
+    p->transfer_until = now + TRANSFER_SECONDS;
+    p->spin_until = p->crowded ? now : now + TRANSFER_SPIN_SECONDS;
+}
+
+static void patience_pause(struct patience *p, double now)
+{
+    if (now < p->spin_until)
+        return;
+    if (!p->slept) /* the kernel would make each sleep 50 us longer */
+        (void)prctl(PR_SET_TIMERSLACK, 1UL);
+    p->slept = true;
+    bool transfer = now < p->transfer_until;
+    double most = transfer ? TRANSFER_SLEEP_SECONDS : SLEEP_SECONDS;
+    double sleep = (now - p->since) * SLEEP_PART;
+    nanosleep(&(struct timespec){.tv_nsec = (long)((sleep < most ? sleep : most) * 1e9) + 1}, NULL);
+    if (transfer && !p->crowded)
+        p->spin_until = monotonic_seconds() + TRANSFER_SPIN_SECONDS;
+}
+
 enum mpi_wait mpi_batch_wait(struct mpi_batch *b, struct world *w, const struct comm *c,
                              uint64_t call, int *mpi_error)
 {
-    double start = monotonic_seconds(), looked = start, awake_until = start + YIELD_SECONDS;
+    double start = monotonic_seconds(), looked = start;
+    struct patience patience = patience_begin(w, start);
     bool arrived = false;
     char why[256];
     for (;;) {
@@ -97,12 +143,9 @@ enum mpi_wait mpi_batch_wait(struct mpi_batch *b, struct world *w, const struct 
         }
         if (!arrived && all_arrived(c, call)) {
             arrived = true;
-            awake_until = now + TRANSFER_SECONDS;
+            patience_transfer(&patience, now);
         }
-        if (now < awake_until)
-            sched_yield();
-        else
-            nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+        patience_pause(&patience, now);
     }
 }
 

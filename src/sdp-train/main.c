@@ -73,6 +73,9 @@ static enum status open_world(struct train *t, struct error *e)
         .waiting = watchdog_wait,
         .waiting_arg = &t->watchdog,
     };
+    /* Open MPI yields in a loop when ranks share processors. That can starve the launcher, and our
+     * waits sleep anyway; see comm/mpi_wait.c. */
+    (void)setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
     TRY(world_open(&t->world, &w, e));
     if (t->world->size > 1) {
         char prefix[32];
