@@ -30,10 +30,10 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, layers, heads, width):
+    def __init__(self, layers, heads, width, vocab=VOCAB, context=TIME, block=Block):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(VOCAB, width), nn.Embedding(TIME, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, ids):
@@ -41,33 +41,38 @@ class Model(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.norm(x), self.wte.weight)
-        return F.cross_entropy(logits[:, :-1].reshape(-1, VOCAB), ids[:, 1:].reshape(-1))
+        return F.cross_entropy(logits[:, :-1].reshape(-1, self.wte.num_embeddings), ids[:, 1:].reshape(-1))
 
 
-name, batch, accumulation, steps, mode = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
-torch.manual_seed(0)
-torch.set_float32_matmul_precision("high")
-model = Model(*SHAPES[name]).cuda()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-step_model = torch.compile(model) if mode == "compile" else model
-times = []
-for _ in range(steps):
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(accumulation):
-        ids = torch.randint(0, 50257, (batch, TIME), device="cuda")
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = step_model(ids)
-        (loss / accumulation).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    torch.cuda.synchronize()
-    times.append(time.perf_counter() - began)
-median = sorted(times[2:])[(len(times) - 2) // 2]
-tokens = batch * accumulation * TIME
-layers, _, width = SHAPES[name]
-parameters = sum(p.numel() for p in model.parameters()) - TIME * width
-flops = (6 * parameters + 12 * layers * width * TIME) * tokens / median / 1e12
-print(f"{name:<12} PyTorch {mode:<14} {tokens / median:12.0f} {median * 1e3:10.1f} {flops:10.1f} "
-      f"{torch.cuda.max_memory_allocated() / 2**30:8.1f}", flush=True)
+def main():
+    name, batch, accumulation, steps, mode = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    model = Model(*SHAPES[name]).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    step_model = torch.compile(model) if mode == "compile" else model
+    times = []
+    for _ in range(steps):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(accumulation):
+            ids = torch.randint(0, 50257, (batch, TIME), device="cuda")
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = step_model(ids)
+            (loss / accumulation).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    median = sorted(times[2:])[(len(times) - 2) // 2]
+    tokens = batch * accumulation * TIME
+    layers, _, width = SHAPES[name]
+    parameters = sum(p.numel() for p in model.parameters()) - TIME * width
+    flops = (6 * parameters + 12 * layers * width * TIME) * tokens / median / 1e12
+    print(f"{name:<12} PyTorch {mode:<14} {tokens / median:12.0f} {median * 1e3:10.1f} {flops:10.1f} "
+          f"{torch.cuda.max_memory_allocated() / 2**30:8.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
