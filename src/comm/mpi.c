@@ -95,7 +95,7 @@ static bool send(const struct mpi_op *op, int slot, const void *buf, size_t byte
     struct mpi_comm *c = op->c;
     return bytes == 0 ||
            check_code(op, mpi_batch_send(&c->batch[slot], buf, bytes, c->head.members[member],
-                                         (int)(op->call & 0x7fff), c->comm));
+                                         member, (int)(op->call & 0x7fff), c->comm));
 }
 
 static bool finish(const struct mpi_op *op, int slot)

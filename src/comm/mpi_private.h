@@ -5,8 +5,8 @@
 #include "comm/comm_private.h"
 #include <mpi.h>
 
-/* A set of transfers that complete together. The first `receives` requests are receives, one
- * message from peer[i] (place in the group) each. */
+/* A set of transfers that complete together, one message from or to peer[i] (place in the group)
+ * each. The first `receives` are receives. */
 struct mpi_batch {
     MPI_Request *requests;
     int *peer;
@@ -21,15 +21,15 @@ void mpi_batch_clear(struct mpi_batch *b);
 /* Receives must be added before sends. Each returns an MPI error code. tag 0..32767. */
 int mpi_batch_receive(struct mpi_batch *b, void *buf, size_t bytes, int world_rank, int peer,
                       int tag, MPI_Comm comm);
-int mpi_batch_send(struct mpi_batch *b, const void *buf, size_t bytes, int world_rank, int tag,
-                   MPI_Comm comm);
+int mpi_batch_send(struct mpi_batch *b, const void *buf, size_t bytes, int world_rank, int peer,
+                   int tag, MPI_Comm comm);
 /* Polls until every transfer is complete, the time is over or a rank is known lost. Gives the
  * processor away while waiting, so that more ranks than cores make progress. c and call say whose
  * members must arrive; c NULL: unknown. */
 enum mpi_wait mpi_batch_wait(struct mpi_batch *b, struct world *w, const struct comm *c,
                              uint64_t call, int *mpi_error);
-/* After MPI_WAIT_LATE or _LOST: missing[peer] for receives that did not complete; missing has one
- * entry a member and is not cleared here. */
+/* After MPI_WAIT_LATE or _LOST: missing[peer] for receives that did not complete, or when all did,
+ * for sends; missing has one entry a member and is not cleared here. */
 void mpi_batch_missing(const struct mpi_batch *b, bool *missing);
 /* Text of an MPI error code. */
 void mpi_error_text(int code, char *out, size_t room);

@@ -61,12 +61,13 @@ int mpi_batch_receive(struct mpi_batch *b, void *buf, size_t bytes, int world_ra
     return rc;
 }
 
-int mpi_batch_send(struct mpi_batch *b, const void *buf, size_t bytes, int world_rank, int tag,
-                   MPI_Comm comm)
+int mpi_batch_send(struct mpi_batch *b, const void *buf, size_t bytes, int world_rank, int peer,
+                   int tag, MPI_Comm comm)
 {
     assert(b->count < b->capacity && bytes <= MPI_MESSAGE_BYTES);
     int rc = MPI_Isend(buf, (int)bytes, MPI_BYTE, world_rank, tag, comm, &b->requests[b->count]);
-    b->count += rc == MPI_SUCCESS;
+    if (rc == MPI_SUCCESS)
+        b->peer[b->count++] = peer;
     return rc;
 }
 
@@ -151,10 +152,14 @@ enum mpi_wait mpi_batch_wait(struct mpi_batch *b, struct world *w, const struct 
 
 void mpi_batch_missing(const struct mpi_batch *b, bool *missing)
 {
-    for (int i = 0; i < b->receives; i++) {
+    bool found = false;
+    for (int i = 0; i < b->count; i++) {
         int done = 1;
+        if (i == b->receives && found)
+            return; /* who sent nothing is to blame before who took nothing */
         if (b->requests[i] != MPI_REQUEST_NULL)
             MPI_Request_get_status(b->requests[i], &done, MPI_STATUS_IGNORE);
+        found = found || !done;
         if (!done)
             missing[b->peer[i]] = true;
     }

@@ -74,8 +74,10 @@ static enum status gather_piece(struct world *w, const char *in, size_t bytes, c
         int peer = (w->rank + i) % w->size;
         rc = mpi_batch_receive(&b, out + (size_t)peer * stride, bytes, peer, peer, tag, m->comm);
     }
-    for (int i = 1; i < w->size && rc == MPI_SUCCESS; i++)
-        rc = mpi_batch_send(&b, in, bytes, (w->rank + i) % w->size, tag, m->comm);
+    for (int i = 1; i < w->size && rc == MPI_SUCCESS; i++) {
+        int peer = (w->rank + i) % w->size;
+        rc = mpi_batch_send(&b, in, bytes, peer, peer, tag, m->comm);
+    }
     enum mpi_wait result = MPI_WAIT_ERROR;
     if (rc == MPI_SUCCESS)
         result = mpi_batch_wait(&b, w, NULL, 0, &rc);
