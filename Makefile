@@ -3,6 +3,7 @@
 # make install PREFIX=/usr/local                      make check-layers   includes follow the layers
 # make fuzz            random input to the parsers, FUZZ_SECONDS=60 each
 # make bench           a table of speed and memory    make test-gpu       tests that need an NVIDIA GPU
+# make bench-multi     sharding on 1 to 8 GPUs of one host, with bars that fail
 # make bench-scaling   steps on "nodes" joined by slow links, beside the plan's predictions
 # make test-matrix     one curve for every combination of ranks, degree, batch, savers, overlap (half an hour)
 #
@@ -78,7 +79,7 @@ SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) $(LIBS_base) 
 SYS_ckpt-merge := $(LIBS_base)
 SYS_gpt2-infer := $(CUDA_LIBS) $(LIBS_cpu) -lmicrohttpd $(LIBS_base) -ldl
 
-.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-scaling test-matrix bench-tokenize bench-infer bench-serve test-gpu bench-gpu $(TOOLS)
+.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-scaling test-matrix bench-tokenize bench-infer bench-serve test-gpu bench-gpu bench-multi $(TOOLS)
 .SECONDARY:
 all: $(addprefix $(BIN)/,$(TOOLS))
 $(TOOLS): %: $(BIN)/%
@@ -131,7 +132,7 @@ check-layers:
 bench: all
 	tests/bench.sh
 test-matrix: all
-	BIN=$(BIN) tests/invariance.sh run full
+	BIN=$(abspath $(BIN)) tests/invariance.sh run full
 bench-scaling: all
 	tests/bench/scaling.sh
 bench-tokenize: gpt2-tokenize # PYTHON=path/to/python adds tiktoken and Hugging Face tokenizers
@@ -143,7 +144,9 @@ bench-serve: gpt2-infer ckpt-merge # CLIENTS, REQUESTS, TOKENS, MODEL
 test-gpu: all unit
 	tests/gpu/run.sh
 bench-gpu: all
-	tests/gpu/bench_train.sh
+	BIN=$(BIN) tests/gpu/bench_train.sh
+bench-multi: all # 1 to 8 GPUs; PYTHON with PyTorch adds FSDP2; tests/gpu/bench_multi.py lists the variables
+	PATH=$(abspath $(BIN)):$$PATH python3 tests/gpu/bench_multi.py
 fuzz: # every target of tests/fuzz with the sanitizers, FUZZ_SECONDS each
 	tests/fuzz/run.sh $(FUZZ_SECONDS)
 clean:
