@@ -141,8 +141,8 @@ bench-infer: gpt2-infer ckpt-merge # PYTHON=path/to/python adds Hugging Face
 	BUILD=$(abspath $(BUILD)) BIN=$(abspath $(BIN)) tests/bench/infer.sh
 bench-serve: gpt2-infer ckpt-merge # CLIENTS, REQUESTS, TOKENS, MODEL
 	BUILD=$(abspath $(BUILD)) BIN=$(abspath $(BIN)) tests/bench/serve.sh
-test-gpu: all unit
-	tests/gpu/run.sh
+test-gpu: all unit $(if $(filter 1,$(CUDA)),gpu-programs)
+	BUILD=$(BUILD) BIN=$(BIN) tests/gpu/run.sh
 bench-gpu: all
 	BIN=$(BIN) tests/gpu/bench_train.sh
 bench-multi: all # 1 to 8 GPUs; PYTHON with PyTorch adds FSDP2; tests/gpu/bench_multi.py lists the variables

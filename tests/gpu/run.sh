@@ -2,8 +2,11 @@
 # make test-gpu: every test that needs an NVIDIA GPU; ends with "N passed, N failed, N skipped".
 # BUILD: where the programs were built. Without a GPU everything is skipped, with a word.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
-build=${BUILD:-build}
+cd "$(dirname "$0")/../.." || exit
+export BUILD=${BUILD:-build} BIN=${BIN:-bin} SDP_GPT2_SHARE=${SDP_GPT2_SHARE:-$PWD/share}
+case $BUILD in /*) ;; *) BUILD=$PWD/$BUILD ;; esac
+case $BIN in /*) ;; *) BIN=$PWD/$BIN ;; esac
+build=$BUILD
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 passed=0 failed=0 skipped=0
@@ -43,6 +46,9 @@ checked() {
 }
 
 has_gpu=0
+for program in "$build/gpu/test_cuda_kernels" "$build/tests/test_parity"; do
+    [ -x "$program" ] || { echo "test-gpu: $program is not built (make CUDA=1 gpu-programs unit)"; exit 1; }
+done
 if "$build/gpu/test_cuda_kernels" --quick 2>/dev/null | grep -qv 'SKIP\|^1\.\.'; then has_gpu=1; fi
 
 tap kernels "$build/gpu/test_cuda_kernels"
@@ -57,7 +63,7 @@ for script in tests/gpu/*.bats; do
         echo "$script: $n skipped: no GPU"
         continue
     fi
-    tap "$(basename "$script" .bats)" env BIN="$PWD/${BIN:-bin}" bats --tap "$script"
+    tap "$(basename "$script" .bats)" bats --tap "$script"
 done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
