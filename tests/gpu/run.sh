@@ -55,7 +55,8 @@ tap kernels "$build/gpu/test_cuda_kernels"
 tap parity "$build/tests/test_parity" cuda
 checked memcheck "$build/gpu/test_cuda_kernels" --quick
 checked racecheck "$build/gpu/test_cuda_kernels" --quick
-for script in tests/gpu/*.bats; do
+# The last one takes the GPU by itself: --device auto.
+for script in tests/gpu/*.bats tests/sdp-nonfinite.bats; do
     [ -e "$script" ] || continue
     if [ "$has_gpu" -eq 0 ]; then
         n=$(grep -c '^@test' "$script")
