@@ -79,7 +79,7 @@ SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) $(LIBS_base) 
 SYS_ckpt-merge := $(LIBS_base)
 SYS_gpt2-infer := $(CUDA_LIBS) $(LIBS_cpu) -lmicrohttpd $(LIBS_base) -ldl
 
-.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-scaling test-matrix bench-tokenize bench-infer bench-serve test-gpu bench-gpu bench-multi $(TOOLS)
+.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-scaling test-matrix bench-tokenize bench-pack bench-memory bench-infer bench-serve test-gpu bench-gpu bench-multi $(TOOLS)
 .SECONDARY:
 all: $(addprefix $(BIN)/,$(TOOLS))
 $(TOOLS): %: $(BIN)/%
@@ -137,6 +137,10 @@ bench-scaling: all
 	tests/bench/scaling.sh
 bench-tokenize: gpt2-tokenize # PYTHON=path/to/python adds tiktoken and Hugging Face tokenizers
 	BIN=$(BIN) tests/bench/tokenize.sh
+bench-pack: gpt2-tokenize shard-pack # MEGABYTES=400 RUNS=10 WORK=folder on the disk to measure
+	BIN=$(BIN) tests/bench/pack.sh
+bench-memory: gpt2-tokenize shard-pack # GIGABYTES=4 through shard-pack
+	BIN=$(BIN) tests/bench/memory.sh
 bench-infer: gpt2-infer ckpt-merge # PYTHON=path/to/python adds Hugging Face
 	BUILD=$(abspath $(BUILD)) BIN=$(abspath $(BIN)) tests/bench/infer.sh
 bench-serve: gpt2-infer ckpt-merge # CLIENTS, REQUESTS, TOKENS, MODEL
