@@ -119,6 +119,21 @@ random_bytes() { perl -e 'srand($ARGV[1]); print pack("C*", map { int rand 256 }
     gpt2-tokenize -q --input-format tokens --output-format ids t.tok | grep -q '^\[4775,1573,.*,220,50256\]$'
 }
 
+@test "documents over many blocks without end marks, in every form and on several threads" {
+    perl -e 'print "word " x 700000, "\n", "two\n", "again " x 600000' >in
+    gpt2-tokenize -q --input-format lines in >t.tok
+    gpt2-tokenize -q --input-format lines --output-format ids in >ids
+    gpt2-tokenize -q --input-format lines --output-format pieces in >pieces
+    { cat in && echo; } >lines
+    for n in 1 3; do
+        gpt2-tokenize -q --threads $n --decode --decode-format lines t.tok | cmp - lines
+        gpt2-tokenize -q --threads $n --decode t.tok t.tok | cmp - <(cat in in | tr -d '\n')
+        gpt2-tokenize -q --threads $n --input-format tokens t.tok | gpt2-tokenize -q --decode --decode-format lines | cmp - lines
+        gpt2-tokenize -q --threads $n --input-format tokens --output-format ids t.tok | cmp - ids
+        gpt2-tokenize -q --threads $n --input-format tokens --output-format pieces t.tok | cmp - pieces
+    done
+}
+
 @test "ids in, ids out; ids of a vocabulary without text" {
     printf '[1, 2,3]\n\n[]\n [ 511 ]\r\n' >ids
     gpt2-tokenize -q --input-format ids --vocab-size 512 ids >v.tok

@@ -215,6 +215,14 @@ enum status token_reader_block(struct token_reader *r, struct token_block *b, st
     return advance(r, e); /* so that a damaged end is known before the last ids are used */
 }
 
+void token_reader_swap(struct token_reader *r, void **ids, size_t *bytes)
+{
+    struct room mine = r->data;
+    r->data = (struct room){*ids, *bytes};
+    *ids = mine.p;
+    *bytes = mine.bytes;
+}
+
 /* Makes the current block's ids 32 bits wide. */
 static enum status widen(struct token_reader *r, struct error *e)
 {

@@ -55,6 +55,9 @@ struct token_block {
 };
 enum status token_reader_block(struct token_reader *r, struct token_block *b,
                                struct error *e) MUST_CHECK;
+/* Takes the memory of the current block's ids, malloc'ed and of *bytes, in exchange for other such
+ * memory or NULL: a block is kept without copying it. */
+void token_reader_swap(struct token_reader *r, void **ids, size_t *bytes);
 void token_reader_free(struct token_reader *r);
 
 #endif

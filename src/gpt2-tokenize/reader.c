@@ -174,10 +174,16 @@ static enum status next_text(struct reader *r, struct batch *b, bool *more, stru
 static enum status add_block(struct reader *r, struct batch *b, const struct token_block *block,
                              struct error *e)
 {
-    size_t at = b->data.length / block->id_bytes;
+    size_t at = b->data.length / block->id_bytes, bytes = (size_t)block->n * block->id_bytes;
     b->id_bytes = block->id_bytes;
-    if (!strbuf_append(&b->data, block->ids, (size_t)block->n * block->id_bytes))
-        return error_memory(e, (size_t)block->n * block->id_bytes, "a block of ids");
+    if (b->data.length == 0) {
+        void *memory = b->data.data;
+        token_reader_swap(r->tokens, &memory, &b->data.capacity);
+        b->data.data = memory;
+        b->data.length = bytes;
+    } else if (!strbuf_append(&b->data, block->ids, bytes)) {
+        return error_memory(e, bytes, "a block of ids");
+    }
     for (uint32_t i = 0; i < block->documents; i++) {
         at += block->ends[i];
         TRY(ends_push(&b->data_ends, at, e));
@@ -186,9 +192,9 @@ static enum status add_block(struct reader *r, struct batch *b, const struct tok
     return STATUS_OK;
 }
 
-/* The last id of a document that goes on is kept for the next batch: whether it is the
- * <|endoftext|> that ends the document is not known yet. With --decode-format jsonl a document is
- * kept whole, for a character may be split between ids. */
+/* Where documents end with <|endoftext|>, the last id of one that goes on is kept for the next
+ * batch: whether it is that end is not known yet. With --decode-format jsonl a document is kept
+ * whole, for a character may be split between ids. */
 static enum status next_tokens(struct reader *r, struct batch *b, bool *more, struct error *e)
 {
     struct token_block block;
@@ -215,10 +221,13 @@ static enum status next_tokens(struct reader *r, struct batch *b, bool *more, st
         r->continues = false;
         return STATUS_OK;
     }
+    r->continues = true;
+    if (!r->ends_with_eot)
+        return STATUS_OK;
     b->data.length -= b->id_bytes;
     if (!strbuf_append(&r->rest, b->data.data + b->data.length, b->id_bytes))
         return error_memory(e, b->id_bytes, "a block of ids");
-    r->continues = n - 1 > ended || (r->continues && b->data_ends.count == 0);
+    r->continues = n - 1 > ended || (b->continues && b->data_ends.count == 0);
     return STATUS_OK;
 }
 

@@ -136,6 +136,32 @@ static int unsafe_cuts(struct bpe_state *s, struct random *r, int rounds)
     return wrong;
 }
 
+/* At every place of a group and a batch, after short tokens and long ones: what is before it comes
+ * out, and its index is named. */
+static int bad_id_anywhere(void)
+{
+    uint16_t ids[4200];
+    int wrong = 0;
+    for (size_t at = 0; at < 4200; at += at < 12 || at > 4090 ? 1 : 97) {
+        char where[32];
+        struct strbuf out = {0}, want = {0};
+        for (size_t i = 0; i < 4200; i++) {
+            size_t n;
+            ids[i] = (uint16_t)(i % 5 == 3 ? 10221 + i : i); /* some of them are long */
+            const char *text = bpe_token(gpt2, ids[i], &n);
+            wrong += i < at && !strbuf_append(&want, text, n);
+        }
+        ids[at] = 50257;
+        snprintf(where, sizeof where, "token %zu ", at);
+        wrong += bpe_decode_u16(gpt2, ids, 4200, &out, &e) != STATUS_DATA ||
+                 !strstr(e.message, where) || out.length != want.length ||
+                 (out.length && memcmp(out.data, want.data, out.length) != 0);
+        strbuf_release(&out);
+        strbuf_release(&want);
+    }
+    return wrong;
+}
+
 static void test_decode_errors(void)
 {
     static const uint32_t bad[] = {0, 1, 50257};
@@ -150,6 +176,7 @@ static void test_decode_errors(void)
     CHECK_INT(bpe_decode_u16(gpt2, bad16, 1, &out, &e), STATUS_OK);
     CHECK_STR(out.data, "<|endoftext|>");
     strbuf_release(&out);
+    CHECK_INT(bad_id_anywhere(), 0);
 }
 
 /* Every id, long ones too, in one go and one by one. */
