@@ -34,6 +34,7 @@ struct long_entry {
 };
 
 #define SHORT_TABLE_BYTES (2 * sizeof(struct short_entry) << SHORT_BITS)
+#define LONG_TABLE_BYTES (sizeof(struct long_entry) << LONG_BITS)
 
 struct bpe_state {
     const struct bpe *b;
@@ -47,18 +48,27 @@ struct bpe_state {
     struct bpe_stats stats;
 };
 
+/* Also of a new state: fresh memory that is read first is the kernel's shared page of zeros, and
+ * the write that takes it away from there interrupts every other processor the program runs on. */
+static void clear_tables(struct bpe_state *s)
+{
+    memset(s->shorts, 0, SHORT_TABLE_BYTES);
+    memset(s->longs, 0, LONG_TABLE_BYTES);
+    s->arena_used = 0;
+}
+
 enum status bpe_state_new(struct bpe_state **out, const struct bpe *b, struct error *e)
 {
     struct bpe_state *s = calloc(1, sizeof *s);
     *out = NULL;
     if (s) {
         s->b = b;
-        /* calloc, not memset: pages that are never used are never touched */
-        s->shorts_memory = calloc(SHORT_TABLE_BYTES + 64, 1);
-        s->longs = calloc((size_t)1 << LONG_BITS, sizeof *s->longs);
+        s->shorts_memory = malloc(SHORT_TABLE_BYTES + 64);
+        s->longs = malloc(LONG_TABLE_BYTES);
         s->arena = malloc(ARENA_WORDS * sizeof *s->arena);
         if (s->shorts_memory && s->longs && s->arena) {
             s->shorts = (void *)(((uintptr_t)s->shorts_memory + 63) & ~(uintptr_t)63);
+            clear_tables(s);
             *out = s;
             return STATUS_OK;
         }
@@ -110,11 +120,8 @@ enum status token_buffer_reserve(struct token_buffer *t, size_t more, struct err
 /* Room in the arena; when it is full the cache starts afresh. */
 static uint32_t arena_take(struct bpe_state *s, size_t words)
 {
-    if (s->arena_used + words > ARENA_WORDS) {
-        memset(s->shorts, 0, SHORT_TABLE_BYTES);
-        memset(s->longs, 0, sizeof *s->longs << LONG_BITS);
-        s->arena_used = 0;
-    }
+    if (s->arena_used + words > ARENA_WORDS)
+        clear_tables(s);
     size_t at = s->arena_used;
     s->arena_used += words;
     return (uint32_t)at;
