@@ -76,6 +76,8 @@ enum status file_write_atomic(const char *path, const void *data, size_t bytes,
                               struct error *e) MUST_CHECK;
 bool path_exists(const char *path);
 bool path_is_dir(const char *path);
+/* Size of the files together; 0 when one of them is not a regular file or is stdin ("-"). */
+uint64_t files_total_bytes(char *const *paths, size_t count);
 char *path_join(const char *dir, const char *name); /* malloc'ed; NULL when out of memory */
 /* mkdir -p; succeeds when the folder exists already. */
 enum status dir_create(const char *path, struct error *e) MUST_CHECK;

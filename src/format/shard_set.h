@@ -31,7 +31,8 @@ struct shard_options {
 };
 /* dir is created; an existing shard set there is refused unless overwrite, and is replaced only on
  * finish. Shards are written into DIR/.partial, which is locked: a second writer is refused, and
- * what a killed one left is cleared. */
+ * what a killed one left is cleared. Blocks are written by a thread of the writer, so a put may
+ * fail with what an earlier one met. */
 enum status shard_writer_open(struct shard_writer **w, const char *dir, bool overwrite,
                               const struct vocab_info *vocab, const struct shard_options *o,
                               struct error *e) MUST_CHECK;

@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct reader {
     const struct plan *plan;
@@ -63,18 +62,6 @@ static void close_file(struct reader *r)
     r->is_open = false;
 }
 
-static uint64_t size_of_files(char **files, size_t count)
-{
-    uint64_t total = 0;
-    for (size_t i = 0; i < count; i++) {
-        struct stat st;
-        if (strcmp(files[i], "-") == 0 || stat(files[i], &st) != 0 || !S_ISREG(st.st_mode))
-            return 0;
-        total += (uint64_t)st.st_size;
-    }
-    return total;
-}
-
 enum status reader_open(struct reader **out, const struct plan *plan, char **files, size_t count,
                         struct error *e)
 {
@@ -88,7 +75,7 @@ enum status reader_open(struct reader **out, const struct plan *plan, char **fil
     r->names = calloc(count + 1, sizeof *r->names);
     if (!r->names)
         return error_memory(e, count * sizeof *r->names, "file names");
-    r->total_bytes = size_of_files(files, count);
+    r->total_bytes = files_total_bytes(files, count);
     return next_file(r, e);
 }
 

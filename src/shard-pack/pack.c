@@ -9,7 +9,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define NAMES_RECORDED 100
 
@@ -166,19 +165,6 @@ static enum status drain(struct pack *p, struct error *e)
     return shuffle_drain(p->shuffle, &sink, e);
 }
 
-/* Total size of the inputs for the progress bar; 0 when one is not a file. */
-static uint64_t total_bytes(const struct pack_options *o)
-{
-    uint64_t total = 0;
-    struct stat info;
-    for (size_t i = 0; i < o->input_count; i++) {
-        if (stat(o->inputs[i], &info) != 0 || !S_ISREG(info.st_mode))
-            return 0;
-        total += (uint64_t)info.st_size;
-    }
-    return total;
-}
-
 static enum status finish(struct pack *p, struct pack_result *result, struct error *e)
 {
     const struct packer *k = &p->packer;
@@ -203,7 +189,8 @@ enum status pack_run(const struct pack_options *o, struct pack_result *result, s
     size_t n = o->input_count ? o->input_count : 1;
     enum status st = STATUS_OK;
     *result = (struct pack_result){0};
-    progress_start(&p.progress, "pack", "B", total_bytes(o), o->quiet);
+    progress_start(&p.progress, "pack", "B", files_total_bytes(o->inputs, o->input_count),
+                   o->quiet);
     for (size_t i = 0; i < n; i++) {
         TRY_OUT(run_input(&p, o->input_count ? o->inputs[i] : NULL, result, e));
     }

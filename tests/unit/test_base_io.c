@@ -115,6 +115,19 @@ static void test_reading(void)
         CHECK_STR(text, "");
         free(text);
     }
+    CASE("the size of files together is known only when all of them are files")
+    {
+        char *bytes = strdup(in_dir("bytes")), *empty = strdup(in_dir("empty"));
+        char *paths[] = {bytes, empty, bytes, NULL};
+        CHECK_INT(files_total_bytes(paths, 0), 0);
+        CHECK_INT(files_total_bytes(paths, 3), 2 * N);
+        for (int i = 0; i < 3; i++) {
+            paths[3] = i == 0 ? "-" : i == 1 ? "/dev/null" : "/no/such/file";
+            CHECK_INT(files_total_bytes(paths, 4), 0);
+        }
+        free(bytes);
+        free(empty);
+    }
     CASE("positioned reads say what is missing")
     {
         int fd = open(in_dir("bytes"), O_RDONLY);
