@@ -63,9 +63,9 @@ static void compare(struct device *dev, struct shape s, bool ta, bool tb, int fl
 }
 
 static const struct shape shapes[] = {
-    {1, 1, 1},    {1, 80, 17},   {1, 1003, 80}, {2, 240, 80},  {3, 33, 67},
-    {4, 16, 130}, {5, 1003, 80}, {8, 240, 129}, {9, 80, 80},   {17, 240, 80},
-    {67, 80, 17}, {80, 203, 67}, {64, 64, 64},  {300, 72, 40}, {530, 400, 9},
+    {1, 1, 1},     {1, 80, 17},   {1, 1003, 80}, {2, 240, 80},   {3, 33, 67},   {4, 16, 130},
+    {5, 1003, 80}, {8, 240, 129}, {9, 80, 80},   {17, 240, 80},  {67, 80, 17},  {80, 203, 67},
+    {64, 64, 64},  {300, 72, 40}, {530, 400, 9}, {8, 1100, 200}, {1, 4200, 73},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -123,6 +123,27 @@ static void threads_do_not_matter(struct device *dev, enum dtype dt)
     omp_set_num_threads(before);
 }
 
+/* The first row of up to 8, alone and in company. */
+static void rows_beside_do_not_matter(struct device *dev, enum dtype dt)
+{
+    const int64_t sizes[][2] = {{768, 768}, {1100, 203}, {37, 75}}; /* n, k */
+    for (int i = 0; i < 3; i++) {
+        for (int tb = 0; tb < 2; tb++) {
+            struct shape s = {8, sizes[i][0], sizes[i][1]};
+            struct gemm g = make(s, false, tb, BIAS, dt, 1.0f), one = g;
+            const size_t bytes = (size_t)g.n * fx_width(dt);
+            one.m = 1;
+            one.d = fx_narrow(fx_random(g.ldd, 3, 1.0f), dt, g.ldd);
+            dev->ops->gemm(dev, dev->compute, &one);
+            for (g.m = 2; g.m <= 8; g.m++) {
+                dev->ops->gemm(dev, dev->compute, &g);
+                CHECK_SAME_BITS(g.d, one.d, bytes);
+            }
+            fx_free_all();
+        }
+    }
+}
+
 static void nan_stays(struct device *dev, int64_t m)
 {
     struct gemm g = make((struct shape){m, 40, 24}, false, false, BIAS | GELU, DTYPE_F32, 1.0f);
@@ -137,7 +158,7 @@ int main(void)
 {
     struct device *dev = fx_open("cpu");
     const enum dtype dts[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-    static char names[18][64];
+    static char names[21][64];
     int named = 0;
     for (int i = 0; i < 3; i++) {
         const enum dtype dt = dts[i];
@@ -154,6 +175,8 @@ int main(void)
         all_layouts(dev, ACCUMULATE | BIAS_GRAD | WIDE, dt);
         CASE(NAMED("the number of threads does not change a bit"))
         threads_do_not_matter(dev, dt);
+        CASE(NAMED("the rows beside it do not change a bit of a row"))
+        rows_beside_do_not_matter(dev, dt);
     }
     CASE("exact sums are equal")
     exact_sums(dev);

@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "device/cpu/math.h"
 #include "device/cpu/rows.h"
+#include "device/cpu/vector.h"
 #include <string.h>
 
 struct append_args {
@@ -67,25 +68,43 @@ struct running {
     float out[DIM_MAX];
 };
 
-static float dot(const float *x, const float *y, int64_t n)
+/* x . the n elements at y */
+ALWAYS_INLINE float dot(const float *x, const void *y, int64_t n, enum dtype dt)
 {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
-        sum += x[i] * y[i];
+    const int64_t whole = n / VL * VL;
+    vf lanes = {0};
+    for (int64_t i = 0; i < whole; i += VL)
+        lanes += vf_load(x + i) * vf_load_dt(y, i, dt);
+    float sum = vf_sum(lanes), tail[VL];
+    row_to_f32(tail, element(y, whole, dt), dt, n - whole);
+    for (int64_t i = whole; i < n; i++)
+        sum += x[i] * tail[i - whole];
     return sum;
 }
 
+/* x += p * the n elements at y */
+ALWAYS_INLINE void add_scaled(float *x, float p, const void *y, int64_t n, enum dtype dt)
+{
+    const int64_t whole = n / VL * VL;
+    for (int64_t i = 0; i < whole; i += VL)
+        vf_store(x + i, vf_load(x + i) + p * vf_load_dt(y, i, dt));
+    float tail[VL];
+    row_to_f32(tail, element(y, whole, dt), dt, n - whole);
+    for (int64_t i = whole; i < n; i++)
+        x[i] += p * tail[i - whole];
+}
+
 /* Positions [first, first + n) of one row and head, n <= BLOCK. */
-static void attend_block(const struct cached_args *a, const float *q, int32_t sequence,
-                         int64_t head, int64_t first, int64_t n, struct running *r)
+ALWAYS_INLINE void attend_block(const struct cached_args *a, const float *q, int32_t sequence,
+                                int64_t head, int64_t first, int64_t n, struct running *r,
+                                enum dtype dt)
 {
     const int64_t width = a->heads * a->dim, d = a->dim;
-    float score[BLOCK], buffer[DIM_MAX], top = r->max;
+    float score[BLOCK], top = r->max;
     int64_t at[BLOCK];
     for (int64_t j = 0; j < n; j++) {
         at[j] = cache_at(&a->kv, sequence, first + j, width) + head * d;
-        score[j] = dot(q, row_read(a->kv.keys, at[j], a->dt, d, buffer), d);
+        score[j] = dot(q, element(a->kv.keys, at[j], dt), d, dt);
         top = score[j] > top ? score[j] : top;
     }
     const float rescale = exp_f32(r->max - top);
@@ -93,13 +112,25 @@ static void attend_block(const struct cached_args *a, const float *q, int32_t se
         r->out[i] *= rescale;
     r->sum *= rescale;
     for (int64_t j = 0; j < n; j++) {
-        const float *v = row_read(a->kv.values, at[j], a->dt, d, buffer);
         const float p = exp_f32(score[j] - top);
         r->sum += p;
-        for (int64_t i = 0; i < d; i++)
-            r->out[i] += p * v[i];
+        add_scaled(r->out, p, element(a->kv.values, at[j], dt), d, dt);
     }
     r->max = top;
+}
+
+static void attend_positions(const struct cached_args *a, const float *q, int32_t sequence,
+                             int64_t head, int64_t count, struct running *r)
+{
+    for (int64_t p = 0; p < count; p += BLOCK) {
+        const int64_t n = min_i64(BLOCK, count - p);
+        if (a->dt == DTYPE_F32)
+            attend_block(a, q, sequence, head, p, n, r, DTYPE_F32);
+        else if (a->dt == DTYPE_BF16)
+            attend_block(a, q, sequence, head, p, n, r, DTYPE_BF16);
+        else
+            attend_block(a, q, sequence, head, p, n, r, DTYPE_F16);
+    }
 }
 
 static void attend(const struct cached_args *a, int64_t n, int64_t head)
@@ -111,8 +142,7 @@ static void attend(const struct cached_args *a, int64_t n, int64_t head)
     row_to_f32(q, element(a->qkv, (3 * n * a->heads + head) * d, a->dt), a->dt, d);
     for (int64_t i = 0; i < d; i++)
         q[i] *= scale;
-    for (int64_t p = 0; p < count; p += BLOCK)
-        attend_block(a, q, a->sequences[n], head, p, min_i64(BLOCK, count - p), &r);
+    attend_positions(a, q, a->sequences[n], head, count, &r);
     for (int64_t i = 0; i < d; i++)
         r.out[i] /= r.sum;
     row_from_f32(element_mut(a->out, (n * a->heads + head) * d, a->dt), r.out, a->dt, d);
