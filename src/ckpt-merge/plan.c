@@ -80,29 +80,23 @@ static enum status put_piece(struct merge_plan *p, size_t *capacity, struct merg
 }
 
 /* The master segments of all files, cut where blocks end, so that every block is read once and its
- * file from start to end. ckpt_open has checked the manifest. */
+ * file from start to end. */
 static enum status cut_pieces(struct merge_plan *p, struct error *e)
 {
-    const json_t *files = json_object_get(ckpt_manifest(p->set->ckpt), "files");
+    const struct ckpt *c = p->set->ckpt;
     size_t capacity = 0;
-    for (size_t f = 0; f < json_array_size(files); f++) {
-        const json_t *segments = json_object_get(json_array_get(files, f), "segments");
-        for (size_t i = 0; i < json_array_size(segments); i++) {
-            const json_t *s = json_array_get(segments, i);
-            const char *kind = json_string_value(json_object_get(s, "kind"));
-            if (strcmp(kind, ckpt_kind_names[CKPT_MASTER]) != 0)
+    for (size_t f = 0; f < ckpt_file_count(c); f++) {
+        for (size_t i = 0; i < ckpt_file_at(c, f).segments; i++) {
+            struct ckpt_segment s = ckpt_segment_at(c, f, i);
+            if (s.kind != CKPT_MASTER)
                 continue;
-            int64_t first = json_integer_value(json_object_get(s, "first"));
-            int64_t left = json_integer_value(json_object_get(s, "count"));
-            int64_t offset = json_integer_value(json_object_get(s, "offset"));
-            const char *name = json_string_value(json_object_get(s, "tensor"));
-            uint32_t tensor = (uint32_t)tensor_set_find(p->set, name);
-            while (left > 0) {
-                int64_t n = min_i64(left, BLOCK_ELEMS - offset % BLOCK_ELEMS);
-                TRY(put_piece(p, &capacity, (struct merge_piece){tensor, first, n}, e));
-                first += n;
-                offset += n;
-                left -= n;
+            uint32_t tensor = (uint32_t)tensor_set_find(p->set, s.tensor);
+            while (s.count > 0) {
+                int64_t n = min_i64(s.count, BLOCK_ELEMS - (int64_t)s.offset % BLOCK_ELEMS);
+                TRY(put_piece(p, &capacity, (struct merge_piece){tensor, s.first, n}, e));
+                s.first += n;
+                s.offset += (uint64_t)n;
+                s.count -= n;
             }
         }
     }

@@ -14,27 +14,44 @@
 
 /* --- files against the manifest --------------------------------------------------------------- */
 
+/* The key in which a SEGM block's segment differs from the manifest's; NULL when in none. */
+static const char *segm_difference(const struct ckpt *c, const struct ckpt_piece *p,
+                                   const json_t *segment)
+{
+    const char *tensor = json_string_value(json_object_get(segment, "tensor"));
+    const char *kind = json_string_value(json_object_get(segment, "kind"));
+    const json_t *first = json_object_get(segment, "first"),
+                 *count = json_object_get(segment, "count");
+    if (!tensor || strcmp(tensor, c->tensors[p->tensor].name) != 0)
+        return "tensor";
+    if (!kind || strcmp(kind, ckpt_kind_names[p->kind]) != 0)
+        return "kind";
+    if (!json_is_integer(first) || json_integer_value(first) != p->first)
+        return "first";
+    if (!json_is_integer(count) || json_integer_value(count) != p->count)
+        return "count";
+    return NULL;
+}
+
 enum status ckpt_check_segm(const struct ckpt *c, size_t file, const char *text, size_t bytes,
                             struct error *e)
 {
-    static const char *const keys[] = {"tensor", "kind", "first", "count"};
-    const char *path = c->files[file].path;
+    const struct ckpt_file *f = &c->files[file];
     json_error_t why;
     json_t *list = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-    const json_t *want = ckpt_manifest_segments(c, file);
     enum status st = STATUS_OK;
     if (!list)
-        return error_set(e, STATUS_DATA, "%s: SEGM block is not JSON: %s", path, why.text);
-    if (json_array_size(list) != json_array_size(want))
-        TRY_OUT(error_set(e, STATUS_DATA, "%s holds %zu segments, the manifest says %zu", path,
-                          json_array_size(list), json_array_size(want)));
-    for (size_t i = 0; i < json_array_size(want); i++)
-        for (int k = 0; k < 4; k++)
-            if (!json_equal(json_object_get(json_array_get(list, i), keys[k]),
-                            json_object_get(json_array_get(want, i), keys[k])))
-                TRY_OUT(error_set(e, STATUS_DATA,
-                                  "%s: segment %zu differs from the manifest in \"%s\"", path, i,
-                                  keys[k]));
+        return error_set(e, STATUS_DATA, "%s: SEGM block is not JSON: %s", f->path, why.text);
+    if (json_array_size(list) != f->segments)
+        TRY_OUT(error_set(e, STATUS_DATA, "%s holds %zu segments, the manifest says %zu", f->path,
+                          json_array_size(list), f->segments));
+    for (size_t i = 0; i < f->segments; i++) {
+        const char *key =
+            segm_difference(c, &c->pieces[f->first_piece + i], json_array_get(list, i));
+        if (key)
+            TRY_OUT(error_set(e, STATUS_DATA, "%s: segment %zu differs from the manifest in \"%s\"",
+                              f->path, i, key));
+    }
 out:
     json_decref(list);
     return st;
@@ -228,7 +245,8 @@ void ckpt_close(struct ckpt *c)
     free(c->by_name);
     free(c->files);
     free(c->pieces);
-    free(c->piece_of);
+    free(c->places);
+    free(c->place_of);
     free(c);
 }
 
@@ -289,12 +307,12 @@ static void from_file_order(float *x, int64_t n)
     }
 }
 
-/* The piece of [begin, end) that holds element first; the pieces cover all. */
-static size_t piece_at(const struct ckpt *c, size_t begin, size_t end, int64_t first)
+/* The place of [begin, end) that holds element first; together they cover all. */
+static size_t place_at(const struct ckpt *c, size_t begin, size_t end, int64_t first)
 {
     while (end - begin > 1) {
         size_t middle = begin + (end - begin) / 2;
-        if (c->pieces[middle].first <= first)
+        if (c->places[middle]->first <= first)
             begin = middle;
         else
             end = middle;
@@ -314,9 +332,9 @@ enum status ckpt_read(struct ckpt *c, const struct ckpt_tensor *t, enum ckpt_kin
                          " from %" PRId64,
                          c->path, t->name, t->elems, n, first);
     size_t slot = (size_t)(t - c->tensors) * CKPT_KINDS + (size_t)kind;
-    size_t i = piece_at(c, c->piece_of[slot], c->piece_of[slot + 1], first);
+    size_t i = place_at(c, c->place_of[slot], c->place_of[slot + 1], first);
     for (; n > 0; i++) {
-        const struct ckpt_piece *p = &c->pieces[i];
+        const struct ckpt_piece *p = c->places[i];
         int64_t skip = first - p->first, take = min_i64(n, p->count - skip);
         TRY(read_file_part(&c->files[p->file], p->offset + (uint64_t)skip, take, out, e));
         from_file_order(out, take);
@@ -373,4 +391,11 @@ struct ckpt_file_info ckpt_file_at(const struct ckpt *c, size_t i)
 {
     const struct ckpt_file *f = &c->files[i];
     return (struct ckpt_file_info){f->name, f->bytes, f->elems, f->segments};
+}
+
+struct ckpt_segment ckpt_segment_at(const struct ckpt *c, size_t file, size_t i)
+{
+    const struct ckpt_piece *p = &c->pieces[c->files[file].first_piece + i];
+    return (struct ckpt_segment){c->tensors[p->tensor].name, p->kind, p->first, p->count,
+                                 p->offset};
 }

@@ -43,8 +43,7 @@ struct ckpt_segment {
     uint64_t offset;      /* first element's index in the rank file; filled by the writer */
 };
 
-/* --- writing one rank's file (any thread; one writer, one thread)
- * ------------------------------------ */
+/* --- writing one rank's file (any thread; one writer, one thread) ----------------------------- */
 struct ckpt_writer;
 /* The segments are fixed first; then their elements are put in the same order, in pieces of any
  * size. The file is durable and under its final name in dir after finish. dir exists. */
@@ -65,8 +64,7 @@ uint64_t ckpt_digest_add(uint64_t sum, int64_t first, const float *x, int64_t n)
 enum status ckpt_manifest_write(const char *dir, const json_t *manifest,
                                 struct error *e) MUST_CHECK;
 
-/* --- reading
- * ------------------------------------------------------------------------------------------ */
+/* --- reading ---------------------------------------------------------------------------------- */
 struct ckpt_tensor {
     char *name;
     int dims;
@@ -86,6 +84,7 @@ enum status ckpt_open(struct ckpt **c, const char *dir, struct error *e) MUST_CH
 const char *ckpt_skipped(const struct ckpt *c);
 void ckpt_close(struct ckpt *c);
 const char *ckpt_path(const struct ckpt *c);
+/* Without its files' entries, which ckpt_file_at and ckpt_segment_at give: "files" is empty. */
 const json_t *ckpt_manifest(const struct ckpt *c);
 int64_t ckpt_step(const struct ckpt *c);
 const struct vocab_info *ckpt_vocab(const struct ckpt *c);
@@ -112,6 +111,8 @@ struct ckpt_file_info {
 };
 size_t ckpt_file_count(const struct ckpt *c);
 struct ckpt_file_info ckpt_file_at(const struct ckpt *c, size_t i);
+/* Segment i of a file, in file order. */
+struct ckpt_segment ckpt_segment_at(const struct ckpt *c, size_t file, size_t i);
 
 /* Steps of the valid checkpoints under parent, ascending, malloc'ed; *n may be 0. Valid here: the
  * manifest is right and every file is there with its size; parent need not exist. */

@@ -8,7 +8,8 @@
 
 static int by_place(const void *a, const void *b)
 {
-    const struct ckpt_piece *x = a, *y = b;
+    const struct ckpt_piece *x = *(const struct ckpt_piece *const *)a;
+    const struct ckpt_piece *y = *(const struct ckpt_piece *const *)b;
     if (x->tensor != y->tensor)
         return x->tensor < y->tensor ? -1 : 1;
     if (x->kind != y->kind)
@@ -39,17 +40,17 @@ static enum status doubled(const struct ckpt *c, const struct ckpt_piece *a,
     return fault(c, b->tensor, b->kind, b->first, a_end < b_end ? a_end : b_end, what, e);
 }
 
-/* The pieces [begin, end) of one tensor and kind. */
+/* The places [begin, end) of one tensor and kind. */
 static enum status cover_one(const struct ckpt *c, size_t tensor, int kind, size_t begin,
                              size_t end, struct error *e)
 {
     int64_t next = 0;
     for (size_t i = begin; i < end; i++) {
-        const struct ckpt_piece *p = &c->pieces[i];
+        const struct ckpt_piece *p = c->places[i];
         if (p->first > next)
             return fault(c, tensor, kind, next, p->first, "in no file", e);
         if (p->first < next)
-            return doubled(c, p - 1, p, e);
+            return doubled(c, c->places[i - 1], p, e);
         next = p->first + p->count;
     }
     if (next < c->tensors[tensor].elems)
@@ -60,21 +61,24 @@ static enum status cover_one(const struct ckpt *c, size_t tensor, int kind, size
 enum status ckpt_cover(struct ckpt *c, struct error *e)
 {
     size_t at = 0;
-    c->piece_of = malloc((c->tensor_count * CKPT_KINDS + 1) * sizeof *c->piece_of);
-    if (!c->piece_of)
-        return error_memory(e, c->tensor_count * CKPT_KINDS * sizeof *c->piece_of, "an index");
-    if (c->piece_count)
-        qsort(c->pieces, c->piece_count, sizeof *c->pieces, by_place);
+    c->place_of = malloc((c->tensor_count * CKPT_KINDS + 1) * sizeof *c->place_of);
+    c->places = malloc((c->piece_count + 1) * sizeof *c->places);
+    if (!c->place_of || !c->places)
+        return error_memory(e, c->piece_count * sizeof *c->places, "an index of segments");
+    for (size_t i = 0; i < c->piece_count; i++)
+        c->places[i] = &c->pieces[i];
+    qsort(c->places, c->piece_count, sizeof *c->places, by_place);
     for (size_t t = 0; t < c->tensor_count; t++) {
         for (int k = 0; k < CKPT_KINDS; k++) {
             size_t begin = at;
-            c->piece_of[t * CKPT_KINDS + (size_t)k] = begin;
-            while (at < c->piece_count && c->pieces[at].tensor == t && (int)c->pieces[at].kind == k)
+            c->place_of[t * CKPT_KINDS + (size_t)k] = begin;
+            while (at < c->piece_count && c->places[at]->tensor == t &&
+                   (int)c->places[at]->kind == k)
                 at++;
             if (c->tensors[t].present[k])
                 TRY(cover_one(c, t, k, begin, at, e));
         }
     }
-    c->piece_of[c->tensor_count * CKPT_KINDS] = at;
+    c->place_of[c->tensor_count * CKPT_KINDS] = at;
     return STATUS_OK;
 }

@@ -160,52 +160,74 @@ static enum status parse_segment(struct ckpt *c, size_t file, size_t number, con
     return STATUS_OK;
 }
 
-static enum status parse_file(struct ckpt *c, size_t file, const json_t *entry, struct error *e)
+/* Room for one more file and n more segments. */
+static enum status reserve(struct ckpt *c, size_t n, struct error *e)
 {
-    struct ckpt_file *f = &c->files[file];
+    if (c->file_count == c->file_capacity) {
+        size_t next = c->file_capacity ? 2 * c->file_capacity : 16;
+        struct ckpt_file *more = realloc(c->files, next * sizeof *more);
+        if (!more)
+            return error_memory(e, next * sizeof *more, "a list of files");
+        c->files = more;
+        c->file_capacity = next;
+    }
+    if (n > c->piece_capacity - c->piece_count) {
+        size_t next = c->piece_count + n + c->piece_count / 2;
+        struct ckpt_piece *more = realloc(c->pieces, next * sizeof *more);
+        if (!more)
+            return error_memory(e, next * sizeof *more, "a list of segments");
+        c->pieces = more;
+        c->piece_capacity = next;
+    }
+    return STATUS_OK;
+}
+
+static enum status parse_file(struct ckpt *c, const json_t *entry, struct error *e)
+{
     const char *name = json_string_value(json_object_get(entry, "file"));
     const json_t *segments = json_object_get(entry, "segments");
+    const size_t file = c->file_count, n = json_array_size(segments);
     int64_t bytes;
     if (!name || !*name || strchr(name, '/'))
         return wrong(c, e, "file %zu is \"%s\", expected the name of a file in the folder", file,
                      name ? name : "");
-    f->name = strdup(name);
-    f->path = path_join(c->path, name);
+    if (file == UINT32_MAX)
+        return wrong(c, e, "more than %zu files", file);
+    TRY(reserve(c, n, e));
+    struct ckpt_file *f = &c->files[c->file_count++];
+    *f = (struct ckpt_file){.name = strdup(name),
+                            .path = path_join(c->path, name),
+                            .first_piece = c->piece_count,
+                            .segments = n};
     if (!f->name || !f->path)
         return error_memory(e, strlen(c->path) + strlen(name), "a file name");
     if (!get_i64(entry, "bytes", 128, &bytes) || !get_hex(entry, "digest", &f->digest))
         return wrong(c, e, "%s has no size of at least 128 bytes, or no digest", name);
     f->bytes = (uint64_t)bytes;
-    f->segments = json_array_size(segments);
     if (!json_is_array(segments))
         return wrong(c, e, "%s has no list of segments", name);
-    for (size_t i = 0; i < f->segments; i++)
+    for (size_t i = 0; i < n; i++)
         TRY(parse_segment(c, file, i, json_array_get(segments, i), e));
     return STATUS_OK;
 }
 
-static enum status parse_files(struct ckpt *c, struct error *e)
+static enum status parse_files(struct ckpt *c, struct ckpt_text *text, struct error *e)
 {
     const json_t *list = json_object_get(c->manifest, "files");
-    size_t n = json_array_size(list), pieces = 0;
-    if (n == 0 || n > UINT32_MAX)
+    json_t *entry;
+    enum status st = STATUS_OK;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        TRY(parse_file(c, json_array_get(list, i), e));
+    while (text && st == STATUS_OK) {
+        TRY(ckpt_text_next(text, &entry, e));
+        if (!entry)
+            break;
+        st = parse_file(c, entry, e);
+        json_decref(entry);
+    }
+    if (st == STATUS_OK && c->file_count == 0)
         return wrong(c, e, "\"files\" is missing or empty");
-    for (size_t i = 0; i < n; i++)
-        pieces += json_array_size(json_object_get(json_array_get(list, i), "segments"));
-    c->files = calloc(n, sizeof *c->files);
-    c->pieces = malloc((pieces + 1) * sizeof *c->pieces);
-    if (!c->files || !c->pieces)
-        return error_memory(e, pieces * sizeof *c->pieces, "a list of segments");
-    c->file_count = n;
-    for (size_t i = 0; i < n; i++)
-        TRY(parse_file(c, i, json_array_get(list, i), e));
-    return STATUS_OK;
-}
-
-const json_t *ckpt_manifest_segments(const struct ckpt *c, size_t file)
-{
-    const json_t *list = json_object_get(c->manifest, "files");
-    return json_object_get(json_array_get(list, file), "segments");
+    return st;
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
@@ -222,7 +244,7 @@ static enum status parse_vocabulary(struct ckpt *c, struct error *e)
     return st;
 }
 
-enum status ckpt_manifest_parse(struct ckpt *c, struct error *e)
+enum status ckpt_manifest_parse(struct ckpt *c, struct ckpt_text *text, struct error *e)
 {
     const char *format = json_string_value(json_object_get(c->manifest, "format"));
     int64_t version;
@@ -237,7 +259,7 @@ enum status ckpt_manifest_parse(struct ckpt *c, struct error *e)
         return wrong(c, e, "\"set_id\" is missing or is not 16 hexadecimal digits");
     TRY(parse_vocabulary(c, e));
     TRY(parse_tensors(c, e));
-    TRY(parse_files(c, e));
+    TRY(parse_files(c, text, e));
     return ckpt_cover(c, e);
 }
 
@@ -246,17 +268,14 @@ enum status ckpt_manifest_load(struct ckpt **out_c, const char *path, struct err
     enum status st = STATUS_OK;
     char *file = path_join(path, CKPT_MANIFEST_NAME), *text = NULL;
     size_t bytes;
-    json_error_t why;
+    struct ckpt_text whole;
     struct ckpt *c = calloc(1, sizeof *c);
     *out_c = NULL;
     if (!file || !c || !(c->path = strdup(path)))
         TRY_OUT(error_memory(e, sizeof *c, "a checkpoint"));
     TRY_OUT(file_read_all(file, CKPT_JSON_LIMIT, &text, &bytes, e));
-    c->manifest = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-    if (!c->manifest)
-        TRY_OUT(error_set(e, STATUS_DATA, "%s line %d column %d: not JSON: %s", file, why.line,
-                          why.column, why.text));
-    TRY_OUT(ckpt_manifest_parse(c, e));
+    TRY_OUT(ckpt_text_open(&whole, file, text, bytes, &c->manifest, e));
+    TRY_OUT(ckpt_manifest_parse(c, &whole, e));
     *out_c = c;
     c = NULL;
 out:

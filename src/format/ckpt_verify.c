@@ -19,26 +19,20 @@ struct verify {
 /* One DATA payload: its elements belong to the file's segments in order. */
 static enum status add_payload(struct verify *v, size_t file, uint64_t bytes, struct error *e)
 {
-    const json_t *segments = ckpt_manifest_segments(v->c, file);
+    const struct ckpt_file *f = &v->c->files[file];
     const float *x = (const float *)v->buffer;
     int64_t n = (int64_t)(bytes / 4);
     while (n > 0) {
-        const json_t *s = json_array_get(segments, v->segment);
-        enum ckpt_kind kind;
-        if (!s || !ckpt_kind_parse(json_string_value(json_object_get(s, "kind")), &kind))
-            return error_set(e, STATUS_DATA, "%s has more elements than its segments",
-                             v->c->files[file].path);
-        int64_t first = json_integer_value(json_object_get(s, "first"));
-        int64_t count = json_integer_value(json_object_get(s, "count"));
-        const char *name = json_string_value(json_object_get(s, "tensor"));
-        size_t t = (size_t)(ckpt_tensor_find(v->c, name) - v->c->tensors);
-        int64_t take = min_i64(n, count - v->done);
-        uint64_t *sum = &v->digest[t * CKPT_KINDS + (size_t)kind];
-        *sum = ckpt_digest_add(*sum, first + v->done, x, take);
+        if (v->segment == f->segments)
+            return error_set(e, STATUS_DATA, "%s has more elements than its segments", f->path);
+        const struct ckpt_piece *p = &v->c->pieces[f->first_piece + v->segment];
+        int64_t take = min_i64(n, p->count - v->done);
+        uint64_t *sum = &v->digest[p->tensor * CKPT_KINDS + (size_t)p->kind];
+        *sum = ckpt_digest_add(*sum, p->first + v->done, x, take);
         v->done += take;
         x += take;
         n -= take;
-        if (v->done == count) {
+        if (v->done == p->count) {
             v->segment++;
             v->done = 0;
         }

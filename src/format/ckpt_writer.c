@@ -176,7 +176,7 @@ enum status ckpt_manifest_write(const char *dir, const json_t *manifest, struct 
     if (!path || !c || !(c->path = strdup(dir)))
         TRY_OUT(error_memory(e, sizeof *c, "a manifest"));
     c->manifest = json_incref((json_t *)manifest);
-    TRY_OUT(ckpt_manifest_parse(c, e));
+    TRY_OUT(ckpt_manifest_parse(c, NULL, e));
     text = json_dumps(manifest, JSON_INDENT(1));
     if (!text)
         TRY_OUT(error_memory(e, 1024, "a manifest"));

@@ -247,15 +247,21 @@ static void edit(const char *dir, json_t *manifest, size_t file, size_t segment,
     json_integer_set(v, json_integer_value(v) - by);
 }
 
+static json_t *load_manifest(const char *dir)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/manifest.json", dir);
+    json_t *m = json_load_file(path, 0, NULL);
+    CHECK(m != NULL);
+    return m;
+}
+
 static void test_coverage(void)
 {
     const char *parent = work_path("cover");
     write_checkpoint(parent, 1, 3);
     char *dir = ckpt_step_path(parent, 1);
-    struct ckpt *c = NULL;
-    CHECK_OK(ckpt_open(&c, dir, &e));
-    json_t *m = json_deep_copy(ckpt_manifest(c)), *files = json_object_get(m, "files");
-    ckpt_close(c);
+    json_t *m = load_manifest(dir), *files = json_object_get(m, "files");
     CASE("missing and doubled ranges are named")
     {
         /* File 1 holds wte master 116..232 first, then m, v, then h.0.b ... */
@@ -285,9 +291,7 @@ static void test_coverage(void)
     CASE("a wrong tensor digest is found by verify")
     {
         json_decref(m);
-        CHECK_OK(ckpt_open(&c, dir, &e));
-        m = json_deep_copy(ckpt_manifest(c));
-        ckpt_close(c);
+        m = load_manifest(dir);
         json_t *digest =
             json_object_get(json_array_get(json_object_get(m, "tensors"), 2), "digest");
         json_object_set_new(digest, "m", json_string("0123456789abcdef"));
@@ -344,6 +348,78 @@ static void test_damage(void)
         CHECK_ERROR(read_checkpoint(dir), STATUS_DATA, "belongs to set");
         free(other);
     }
+    free(dir);
+}
+
+/* The text with its last `from` replaced by `to`, malloc'ed. */
+static char *replaced(const char *text, const char *from, const char *to)
+{
+    const char *at = NULL;
+    char *out = malloc(strlen(text) + strlen(to) + 1);
+    for (const char *p = text; (p = strstr(p, from)); p++)
+        at = p;
+    CHECK(at != NULL);
+    sprintf(out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    return out;
+}
+
+static void test_manifest_text(void)
+{
+    static const struct {
+        const char *from, *to, *words;
+    } faults[] = {
+        {"]},{\"file\":", "]};{\"file\":", "line 1: not JSON: expected ','"},
+        {"]},{\"file\":", "]},,{\"file\":", "line 1: not JSON"},
+        {"]}],", "]},],", "line 1: not JSON"},
+        {"\"files\":[", "\"files\":[,", "line 1: not JSON"},
+        {"\"files\":[", "\"files\":[7,", "not JSON"},
+        {"\"files\":[", "\"files\":[],\"files\":[", "duplicate"},
+        {"\"files\":[", "\"files\":[{},", "file 0 is \"\""},
+        {"\"files\":[", "\"filed\":[", "\"files\" is missing"},
+        {"]},{\"file\":", "]},\n\n{\"file\" ", "line 3: not JSON"},
+        {"]},{\"file\":", "],{\"file\":", "not JSON"},
+    };
+    char path[400];
+    write_checkpoint(work_path("text"), 1, 2);
+    char *dir = ckpt_step_path(work_path("text"), 1);
+    snprintf(path, sizeof path, "%s/manifest.json", dir);
+    json_t *m = load_manifest(dir), *files = json_incref(json_object_get(m, "files"));
+    json_object_del(m, "files");
+    CASE("the list of files is the outermost object's, wherever it stands")
+    {
+        json_t *state = json_pack("{s:[s,s,{s:[]}],s:s,s:s}", "files", "]", "}]", "files", "]}\"",
+                                  "\\", "\"files\":[", "[[{\"files\":[");
+        json_object_set_new(m, "state", state);
+        char *rest = json_dumps(m, JSON_COMPACT), *list = json_dumps(files, JSON_INDENT(2));
+        char *text = malloc(strlen(rest) + strlen(list) + 32);
+        sprintf(text, "\n{ \"files\" :\t%s ,%s", list, rest + 1);
+        write_file(path, text, strlen(text));
+        CHECK_OK(read_checkpoint(dir));
+        sprintf(text, "%.*s,\"files\":%s}", (int)strlen(rest) - 1, rest, list);
+        write_file(path, text, strlen(text));
+        CHECK_OK(read_checkpoint(dir));
+        free(text);
+        free(list);
+        free(rest);
+    }
+    CASE("what is wrong in the list or beside it is said with its line")
+    {
+        json_object_del(m, "state");
+        json_object_set(m, "files", files);
+        json_object_set_new(m, "state", json_object());
+        char *good = json_dumps(m, JSON_COMPACT);
+        write_file(path, good, strlen(good));
+        CHECK_OK(read_checkpoint(dir));
+        for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+            char *bad = replaced(good, faults[i].from, faults[i].to);
+            write_file(path, bad, strlen(bad));
+            CHECK_ERROR(read_checkpoint(dir), STATUS_DATA, faults[i].words);
+            free(bad);
+        }
+        free(good);
+    }
+    json_decref(files);
+    json_decref(m);
     free(dir);
 }
 
@@ -481,6 +557,7 @@ int main(void)
     test_digest();
     test_coverage();
     test_damage();
+    test_manifest_text();
     test_folder();
     test_writer();
     work_end();
