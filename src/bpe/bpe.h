@@ -22,6 +22,8 @@ struct bpe_state; /* one thread's scratch and cache */
 /* path: vocab.bpe / merges.txt, a tokenizer.json, or a folder holding one of these. The fingerprint
  * is of the merge list itself, so all forms of one vocabulary have the same. */
 enum status bpe_load(struct bpe **b, const char *path, struct error *e) MUST_CHECK;
+/* The same without the tables that only encoding uses, in less time: no bpe_state_new of it. */
+enum status bpe_load_decoder(struct bpe **b, const char *path, struct error *e) MUST_CHECK;
 void bpe_free(struct bpe *b);
 uint32_t bpe_vocab_size(const struct bpe *b); /* 50257 for GPT-2 */
 uint64_t bpe_fingerprint(const struct bpe *b);

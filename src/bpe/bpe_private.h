@@ -26,12 +26,16 @@ struct bpe {
     uint64_t fingerprint;
     uint32_t longest_bytes; /* of any token */
 
-    uint32_t *pairs;            /* [merges][2]: left and right internal numbers */
-    uint32_t *external;         /* [256 + merges] */
-    char *blob;                 /* bytes of all tokens, in order of external id */
-    size_t *offset;             /* [size + 1] into blob */
-    uint8_t (*short_token)[16]; /* [size]: 15 bytes of text and the length, 255 when longer */
+    uint32_t *pairs;    /* [merges][2]: left and right internal numbers */
+    uint32_t *external; /* [256 + merges] */
+    uint32_t *internal; /* [size]: the way back; special tokens follow the merges */
+    char *text;         /* bytes of all tokens by internal number, and 16 bytes more */
+    uint32_t *offset;   /* [size + 1] into text: files are too small for more than 32 bits */
+    /* [size] by id: at most 15 bytes of text and the length, 255 when longer. What is between the
+     * text and the length means nothing. */
+    uint8_t (*short_token)[16];
 
+    /* For encoding only; NULL when the vocabulary was loaded without. */
     uint32_t *byte_pair;   /* [256 * 256]: internal number of the merge of two bytes or BPE_NONE */
     uint64_t *pair_table;  /* open addressing: left | right | result, BPE_PAIR_EMPTY when free */
     uint64_t *pair_filter; /* a bit for each hash that is in the table, and few others */
@@ -72,34 +76,40 @@ static inline uint32_t bpe_pair_find(const struct bpe *b, uint32_t left, uint32_
     }
 }
 
-/* --- the merge list as a file holds it (vocab_*.c) -------------------------------------------- */
+/* --- the merge list as a file holds it (source.c, source_json.c) ------------------------------ */
 
-/* A vocabulary being read. Tokens are kept as bytes. */
+/* A vocabulary being read. Tokens are kept as bytes, by internal number. */
 struct bpe_source {
     const char *name;   /* for messages */
-    struct strbuf text; /* bytes of the internal tokens 256..., one after the other */
-    size_t *offset;     /* [merges + 1] into text */
+    struct strbuf text; /* bytes of the internal tokens, one after the other */
+    uint32_t *offset;   /* [256 + merges + 1] into text */
     uint32_t *pairs;    /* [merges][2] */
     uint32_t merges, capacity;
-    uint32_t *slots; /* open addressing by bytes: internal number or BPE_NONE */
+    uint32_t *slots; /* open addressing by bytes: bits of the hash | internal number, or BPE_NONE */
     size_t slot_mask;
+    /* The merges as "LEFT RIGHT\n" each, when the file has them so; not owned. NULL = it does not.
+     */
+    const char *list;
+    size_t list_bytes;
 };
 
-enum status bpe_source_init(struct bpe_source *s, const char *name, struct error *e) MUST_CHECK;
+/* capacity: not less than the merges that will be added, unless there are too many for any
+ * vocabulary. text_bytes: of the file. */
+enum status bpe_source_init(struct bpe_source *s, const char *name, size_t capacity,
+                            size_t text_bytes, struct error *e) MUST_CHECK;
 void bpe_source_release(struct bpe_source *s);
 /* Add the merge of two symbols written in GPT-2's printable alphabet. place is for messages. */
 enum status bpe_source_add(struct bpe_source *s, const char *left, size_t left_bytes,
                            const char *right, size_t right_bytes, const char *place,
                            uint64_t number, struct error *e) MUST_CHECK;
-/* The internal number of a byte string, BPE_NONE when it is no token. */
+/* The internal number of a byte string, BPE_NONE when it is no token. Up to 8 bytes behind it are
+ * read, whatever they are. */
 uint32_t bpe_source_find(const struct bpe_source *s, const char *bytes, size_t n);
-/* The bytes of an internal token; one_byte is room for tokens below 256. */
-const char *bpe_source_token(const struct bpe_source *s, uint32_t internal, size_t *bytes,
-                             char one_byte[1]);
 
-/* Lines of "LEFT RIGHT" (vocab.bpe, merges.txt). */
-enum status bpe_source_parse_merges(struct bpe_source *s, const char *text, size_t bytes,
-                                    struct error *e) MUST_CHECK;
+/* Lines of "LEFT RIGHT" (vocab.bpe, merges.txt), into a source that is not initialised yet. The
+ * text stays as long as the source. */
+enum status bpe_source_parse_merges(struct bpe_source *s, const char *name, const char *text,
+                                    size_t bytes, struct error *e) MUST_CHECK;
 
 /* A token of an id map that is neither a byte nor a merge. */
 struct bpe_special {
@@ -115,9 +125,9 @@ struct bpe_ids {
     uint32_t special_count;
 };
 void bpe_ids_release(struct bpe_ids *ids);
-/* tokenizer.json: fills the source and the ids. */
-enum status bpe_json_tokenizer(struct bpe_source *s, struct bpe_ids *ids, const char *text,
-                               size_t bytes, struct error *e) MUST_CHECK;
+/* tokenizer.json: fills the source, which is not initialised yet, and the ids. */
+enum status bpe_json_tokenizer(struct bpe_source *s, struct bpe_ids *ids, const char *name,
+                               const char *text, size_t bytes, struct error *e) MUST_CHECK;
 /* vocab.json, for a source that is complete. */
 enum status bpe_json_vocab(const struct bpe_source *s, struct bpe_ids *ids, const char *name,
                            const char *text, size_t bytes, struct error *e) MUST_CHECK;

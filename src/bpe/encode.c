@@ -10,6 +10,7 @@
 #include "bpe/split.h"
 #include "base/hash.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define SHORT_BYTES 15
@@ -61,6 +62,7 @@ enum status bpe_state_new(struct bpe_state **out, const struct bpe *b, struct er
 {
     struct bpe_state *s = calloc(1, sizeof *s);
     *out = NULL;
+    assert(b->pair_table);
     if (s) {
         s->b = b;
         s->shorts_memory = malloc(SHORT_TABLE_BYTES + 64);

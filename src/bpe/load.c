@@ -29,45 +29,48 @@ static enum status default_ids(const struct bpe_source *s, struct bpe_ids *ids, 
     return STATUS_OK;
 }
 
-/* The text of every id, in the order of ids. */
-static enum status build_tokens(struct bpe *b, const struct bpe_source *s,
-                                const struct bpe_ids *ids, struct error *e)
+/* Takes the tokens' text from the source, and adds that of the special ones. */
+static enum status take_text(struct bpe *b, struct bpe_source *s, const struct bpe_ids *ids,
+                             struct error *e)
 {
     uint32_t plain = 256 + s->merges;
-    uint32_t *internal = malloc(ids->size * sizeof *internal);
-    size_t total = 256 + s->text.length, at = 0;
+    size_t special_bytes = 0;
     for (uint32_t i = 0; i < ids->special_count; i++)
-        total += strlen(ids->specials[i].text);
-    b->blob = malloc(total + 16);
-    b->offset = malloc(((size_t)ids->size + 1) * sizeof *b->offset);
-    b->short_token = calloc(ids->size, sizeof *b->short_token);
-    if (!internal || !b->blob || !b->offset || !b->short_token) {
-        free(internal);
-        return error_memory(e, total + ids->size * 28ull, "the tokens of a vocabulary");
+        special_bytes += strlen(ids->specials[i].text);
+    uint32_t *offset = realloc(s->offset, ((size_t)ids->size + 1) * sizeof *offset);
+    s->offset = offset ? offset : s->offset;
+    if (!offset || !strbuf_reserve(&s->text, special_bytes + 16))
+        return error_memory(e, special_bytes + ids->size * 4ull, "the tokens of a vocabulary");
+    for (uint32_t i = 0; i < ids->special_count; i++) {
+        size_t n = strlen(ids->specials[i].text);
+        memcpy(s->text.data + s->text.length, ids->specials[i].text, n);
+        s->text.length += n;
+        offset[plain + i + 1] = (uint32_t)s->text.length;
     }
-    for (uint32_t i = 0; i < plain; i++)
-        internal[ids->external[i]] = i;
-    for (uint32_t i = 0; i < ids->special_count; i++)
-        internal[ids->specials[i].id] = plain + i;
-    for (uint32_t id = 0; id < ids->size; id++) {
-        char one[1];
-        size_t n;
-        const char *text;
-        if (internal[id] < plain) {
-            text = bpe_source_token(s, internal[id], &n, one);
-        } else {
-            text = ids->specials[internal[id] - plain].text;
-            n = strlen(text);
-        }
-        b->offset[id] = at;
-        memcpy(b->blob + at, text, n);
-        at += n;
-        b->longest_bytes = n > b->longest_bytes ? (uint32_t)n : b->longest_bytes;
+    memset(s->text.data + s->text.length, 0, 16);
+    b->text = s->text.data;
+    b->offset = offset;
+    s->text = (struct strbuf){0};
+    s->offset = NULL;
+    return STATUS_OK;
+}
+
+/* From ids to tokens. The ids have been checked: each has one token. */
+static enum status build_tokens(struct bpe *b, const struct bpe_ids *ids, struct error *e)
+{
+    uint32_t plain = 256 + b->merges;
+    b->internal = malloc(ids->size * sizeof *b->internal);
+    b->short_token = malloc(ids->size * sizeof *b->short_token);
+    if (!b->internal || !b->short_token)
+        return error_memory(e, ids->size * 20ull, "the tokens of a vocabulary");
+    for (uint32_t i = 0; i < ids->size; i++) {
+        uint32_t id = i < plain ? ids->external[i] : ids->specials[i - plain].id;
+        uint32_t begin = b->offset[i], n = b->offset[i + 1] - begin;
+        b->internal[id] = i;
+        b->longest_bytes = n > b->longest_bytes ? n : b->longest_bytes;
+        memcpy(b->short_token[id], b->text + begin, 15);
         b->short_token[id][15] = n <= 15 ? (uint8_t)n : 255;
-        memcpy(b->short_token[id], text, n <= 15 ? n : 0);
     }
-    b->offset[ids->size] = at;
-    free(internal);
     return STATUS_OK;
 }
 
@@ -101,27 +104,30 @@ static enum status build_pairs(struct bpe *b, struct error *e)
     return STATUS_OK;
 }
 
-static enum status put_token(struct strbuf *out, const struct bpe_source *s, uint32_t internal,
-                             char end)
+static enum status put_token(struct strbuf *out, const struct bpe *b, uint32_t internal, char end)
 {
-    size_t n;
-    char one[1];
-    const char *text = bpe_source_token(s, internal, &n, one);
-    return bpe_alphabet_encode(out, text, n) && strbuf_putc(out, end) ? STATUS_OK : STATUS_FAILED;
+    uint32_t begin = b->offset[internal], n = b->offset[internal + 1] - begin;
+    return bpe_alphabet_encode(out, b->text + begin, n) && strbuf_putc(out, end) ? STATUS_OK
+                                                                                 : STATUS_FAILED;
 }
 
 /* XXH3-64 of "LEFT RIGHT\n" for every merge; when the ids are not the ones that follow from the
- * list, of that and the ids (32-bit little-endian, bytes first, then merges). */
+ * list, of that and the ids (32-bit little-endian, bytes first, then merges). Only one symbol
+ * stands for a byte string, so what a file has in this form need not be written again. */
 static enum status fingerprint(struct bpe *b, const struct bpe_source *s, struct error *e)
 {
     struct strbuf text = {0};
     enum status st = STATUS_OK;
-    for (uint32_t k = 0; k < s->merges && st == STATUS_OK; k++) {
-        st = put_token(&text, s, b->pairs[2 * k], ' ');
-        if (st == STATUS_OK)
-            st = put_token(&text, s, b->pairs[2 * k + 1], '\n');
+    if (s->list && !b->own_order) {
+        b->fingerprint = hash64(s->list, s->list_bytes);
+        return STATUS_OK;
     }
-    for (uint32_t i = 0; b->own_order && i < 256 + s->merges && st == STATUS_OK; i++) {
+    for (uint32_t k = 0; k < b->merges && st == STATUS_OK; k++) {
+        st = put_token(&text, b, b->pairs[2 * k], ' ');
+        if (st == STATUS_OK)
+            st = put_token(&text, b, b->pairs[2 * k + 1], '\n');
+    }
+    for (uint32_t i = 0; b->own_order && i < 256 + b->merges && st == STATUS_OK; i++) {
         uint32_t id = b->external[i];
         char le[4] = {(char)id, (char)(id >> 8), (char)(id >> 16), (char)(id >> 24)};
         st = strbuf_append(&text, le, 4) ? STATUS_OK : STATUS_FAILED;
@@ -141,7 +147,7 @@ static bool is_default_order(const struct bpe_source *s, const struct bpe_ids *i
     return ids->eot == 256 + s->merges && ids->size == ids->eot + 1;
 }
 
-static enum status build(struct bpe **out, struct bpe_source *s, struct bpe_ids *ids,
+static enum status build(struct bpe **out, struct bpe_source *s, struct bpe_ids *ids, bool encodes,
                          struct error *e)
 {
     struct bpe *b = calloc(1, sizeof *b);
@@ -152,14 +158,17 @@ static enum status build(struct bpe **out, struct bpe_source *s, struct bpe_ids 
     b->merges = s->merges;
     b->size = ids->size;
     b->eot = ids->eot;
-    TRY_OUT(build_tokens(b, s, ids, e));
+    TRY_OUT(take_text(b, s, ids, e));
+    TRY_OUT(build_tokens(b, ids, e));
     b->pairs = s->pairs;
     s->pairs = NULL;
     b->external = ids->external;
     ids->external = NULL;
-    TRY_OUT(build_pairs(b, e));
     TRY_OUT(fingerprint(b, s, e));
-    unicode_classes_init(&b->classes);
+    if (encodes) {
+        TRY_OUT(build_pairs(b, e));
+        unicode_classes_init(&b->classes);
+    }
 out:
     if (st != STATUS_OK) {
         bpe_free(b);
@@ -238,41 +247,49 @@ static enum status find_files(const char *path, struct files *f, struct error *e
     return *field && (!f->vocab || f->merges) ? STATUS_OK : error_memory(e, strlen(path), "a path");
 }
 
-enum status bpe_load(struct bpe **out, const char *path, struct error *e)
+static enum status load(struct bpe **out, const char *path, bool encodes, struct error *e)
 {
     struct files files = {0};
     struct bpe_source source = {0};
     struct bpe_ids ids = {0};
-    char *text = NULL;
-    size_t bytes;
+    char *text = NULL, *vocab = NULL;
+    size_t bytes, vocab_bytes;
     enum status st;
     *out = NULL;
     TRY_OUT(find_files(path, &files, e));
     const char *first = files.tokenizer ? files.tokenizer : files.merges;
-    TRY_OUT(bpe_source_init(&source, first, e));
     TRY_OUT(file_read_all(first, FILE_LIMIT_BYTES, &text, &bytes, e));
     if (files.tokenizer) {
-        TRY_OUT(bpe_json_tokenizer(&source, &ids, text, bytes, e));
+        TRY_OUT(bpe_json_tokenizer(&source, &ids, first, text, bytes, e));
     } else {
-        TRY_OUT(bpe_source_parse_merges(&source, text, bytes, e));
+        TRY_OUT(bpe_source_parse_merges(&source, first, text, bytes, e));
         if (source.merges == 0)
             TRY_OUT(error_set(e, STATUS_DATA, "%s: no merges in it", first));
     }
     if (files.vocab) {
-        free(text);
-        text = NULL;
-        TRY_OUT(file_read_all(files.vocab, FILE_LIMIT_BYTES, &text, &bytes, e));
-        TRY_OUT(bpe_json_vocab(&source, &ids, files.vocab, text, bytes, e));
+        TRY_OUT(file_read_all(files.vocab, FILE_LIMIT_BYTES, &vocab, &vocab_bytes, e));
+        TRY_OUT(bpe_json_vocab(&source, &ids, files.vocab, vocab, vocab_bytes, e));
     } else if (!files.tokenizer) {
         TRY_OUT(default_ids(&source, &ids, e));
     }
-    st = build(out, &source, &ids, e);
+    st = build(out, &source, &ids, encodes, e);
 out:
     free(text);
+    free(vocab);
     bpe_source_release(&source);
     bpe_ids_release(&ids);
     files_release(&files);
     return st == STATUS_OK ? st : error_context(e, "loading the vocabulary");
+}
+
+enum status bpe_load(struct bpe **b, const char *path, struct error *e)
+{
+    return load(b, path, true, e);
+}
+
+enum status bpe_load_decoder(struct bpe **b, const char *path, struct error *e)
+{
+    return load(b, path, false, e);
 }
 
 void bpe_free(struct bpe *b)
@@ -281,7 +298,8 @@ void bpe_free(struct bpe *b)
         return;
     free(b->pairs);
     free(b->external);
-    free(b->blob);
+    free(b->internal);
+    free(b->text);
     free(b->offset);
     free(b->short_token);
     free(b->byte_pair);
@@ -307,6 +325,7 @@ uint32_t bpe_eot(const struct bpe *b)
 
 const char *bpe_token(const struct bpe *b, uint32_t id, size_t *bytes)
 {
-    *bytes = b->offset[id + 1] - b->offset[id];
-    return b->blob + b->offset[id];
+    uint32_t begin = b->offset[b->internal[id]];
+    *bytes = b->offset[b->internal[id] + 1] - begin;
+    return b->text + begin;
 }

@@ -239,10 +239,8 @@ enum status bpe_merge_heap(const struct bpe *b, const char *text, size_t n, uint
 static size_t bytes_of(const struct bpe *b, const uint32_t *out, size_t from, size_t to)
 {
     size_t bytes = 0;
-    for (size_t i = from; i < to; i++) {
-        uint32_t id = b->external[out[i]];
-        bytes += b->offset[id + 1] - b->offset[id];
-    }
+    for (size_t i = from; i < to; i++)
+        bytes += b->offset[out[i] + 1] - b->offset[out[i]];
     return bytes;
 }
 

@@ -3,21 +3,32 @@
 #include "bpe/bpe_private.h"
 #include "base/hash.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
-enum status bpe_source_init(struct bpe_source *s, const char *name, struct error *e)
+#define NUMBER_MASK ((1u << BPE_ID_BITS) - 1) /* the rest of a slot is bits of the hash */
+
+enum status bpe_source_init(struct bpe_source *s, const char *name, size_t capacity,
+                            size_t text_bytes, struct error *e)
 {
+    size_t slots = 1024;
     memset(s, 0, sizeof *s);
     s->name = name;
-    s->capacity = 16384; /* a quarter of GPT-2's */
-    s->slot_mask = 65536 - 1;
-    s->offset = malloc((s->capacity + 1) * sizeof *s->offset);
-    s->pairs = malloc(2 * s->capacity * sizeof *s->pairs);
-    s->slots = malloc((s->slot_mask + 1) * sizeof *s->slots);
-    if (!s->offset || !s->pairs || !s->slots)
-        return error_memory(e, s->capacity * 20ull, "a merge list");
-    s->offset[0] = 0;
-    memset(s->slots, 0xFF, (s->slot_mask + 1) * sizeof *s->slots);
+    s->capacity = capacity < BPE_MAX_MERGES ? (uint32_t)capacity : BPE_MAX_MERGES;
+    while (slots < 2 * (size_t)s->capacity)
+        slots *= 2;
+    s->slot_mask = slots - 1;
+    s->offset = malloc((256 + (size_t)s->capacity + 1) * sizeof *s->offset);
+    s->pairs = malloc((2 * (size_t)s->capacity + 1) * sizeof *s->pairs);
+    s->slots = malloc(slots * sizeof *s->slots);
+    if (!s->offset || !s->pairs || !s->slots || !strbuf_reserve(&s->text, 256 + text_bytes + 16))
+        return error_memory(e, s->capacity * 12ull + slots * 4 + text_bytes, "a merge list");
+    memset(s->slots, 0xFF, slots * sizeof *s->slots);
+    for (uint32_t i = 0; i < 256; i++) {
+        s->offset[i] = i;
+        s->text.data[i] = (char)i;
+    }
+    s->text.length = s->offset[256] = 256;
     return STATUS_OK;
 }
 
@@ -30,127 +41,171 @@ void bpe_source_release(struct bpe_source *s)
     memset(s, 0, sizeof *s);
 }
 
-const char *bpe_source_token(const struct bpe_source *s, uint32_t internal, size_t *bytes,
-                             char one_byte[1])
+/* The first n <= 8 of the bytes at p, where at least 8 may be read. */
+static inline uint64_t head(const char *p, size_t n)
 {
-    if (internal < 256) {
-        one_byte[0] = (char)internal;
-        *bytes = 1;
-        return one_byte;
-    }
-    uint32_t k = internal - 256;
-    *bytes = s->offset[k + 1] - s->offset[k];
-    return s->text.data + s->offset[k];
+    return bpe_load64(p) & (n >= 8 ? ~0ull : (1ull << 8 * n) - 1);
 }
 
-/* The slot where these bytes are, or the free one where they belong. */
-static size_t slot_of(const struct bpe_source *s, const char *bytes, size_t n)
+static inline uint64_t hash_of(const char *bytes, size_t n)
 {
-    size_t i = hash64(bytes, n) & s->slot_mask;
+    if (n > 16)
+        return hash64(bytes, n);
+    uint64_t high = n > 8 ? head(bytes + 8, n - 8) : n;
+    uint64_t h = (head(bytes, n) ^ high * 0x9E3779B97F4A7C15ull) * 0xD6E8FEB86659FD93ull;
+    return h ^ h >> 32;
+}
+
+static inline bool equal(const char *a, const char *b, size_t n)
+{
+    if (n > 16)
+        return memcmp(a, b, n) == 0;
+    uint64_t differ = head(a, n) ^ head(b, n);
+    if (n > 8)
+        differ |= head(a + 8, n - 8) ^ head(b + 8, n - 8);
+    return differ == 0;
+}
+
+/* Bytes to be looked up; those behind them may be read (see bpe_source_find). */
+struct key {
+    const char *bytes;
+    size_t n;
+    uint32_t tag; /* of its slot: bits of the hash above those of the internal number */
+    size_t slot;  /* the first where it may be */
+};
+
+static inline struct key key_of(const struct bpe_source *s, const char *bytes, size_t n)
+{
+    uint64_t hash = hash_of(bytes, n);
+    return (struct key){bytes, n, (uint32_t)(hash >> 32) & ~NUMBER_MASK, hash & s->slot_mask};
+}
+
+/* The slot where the bytes are, or the free one where they belong. */
+static size_t slot_of(const struct bpe_source *s, const struct key *key)
+{
+    size_t i = key->slot;
     for (; s->slots[i] != BPE_NONE; i = (i + 1) & s->slot_mask) {
-        size_t length;
-        char one[1];
-        const char *have = bpe_source_token(s, s->slots[i], &length, one);
-        if (length == n && memcmp(have, bytes, n) == 0)
+        uint32_t internal = s->slots[i] & NUMBER_MASK, begin;
+        if ((s->slots[i] & ~NUMBER_MASK) != key->tag)
+            continue;
+        begin = s->offset[internal];
+        if (s->offset[internal + 1] - begin == key->n &&
+            equal(s->text.data + begin, key->bytes, key->n))
             break;
     }
     return i;
 }
 
+static uint32_t find(const struct bpe_source *s, const struct key *key)
+{
+    if (key->n == 1)
+        return (uint8_t)key->bytes[0];
+    uint32_t slot = s->slots[slot_of(s, key)];
+    return slot == BPE_NONE ? BPE_NONE : slot & NUMBER_MASK;
+}
+
 uint32_t bpe_source_find(const struct bpe_source *s, const char *bytes, size_t n)
 {
-    return n == 1 ? (uint8_t)bytes[0] : s->slots[slot_of(s, bytes, n)];
+    struct key key = key_of(s, bytes, n);
+    return find(s, &key);
 }
 
-static enum status grow(struct bpe_source *s, struct error *e)
+struct place {
+    const char *name;
+    uint64_t number;
+};
+
+static enum status not_in_alphabet(const struct bpe_source *s, const char *symbol, size_t bytes,
+                                   const struct place *at, struct error *e)
 {
-    uint32_t capacity = 4 * s->capacity;
-    size_t slots = 4 * (s->slot_mask + 1);
-    size_t *offset = realloc(s->offset, (capacity + 1) * sizeof *offset);
-    s->offset = offset ? offset : s->offset;
-    uint32_t *pairs = realloc(s->pairs, 2 * (size_t)capacity * sizeof *pairs);
-    s->pairs = pairs ? pairs : s->pairs;
-    uint32_t *table = realloc(s->slots, slots * sizeof *table);
-    s->slots = table ? table : s->slots;
-    if (!offset || !pairs || !table)
-        return error_memory(e, capacity * 20ull, "a merge list");
-    s->capacity = capacity;
-    s->slot_mask = slots - 1;
-    memset(s->slots, 0xFF, slots * sizeof *table);
-    for (uint32_t k = 0; k < s->merges; k++) {
-        size_t n = s->offset[k + 1] - s->offset[k];
-        s->slots[slot_of(s, s->text.data + s->offset[k], n)] = 256 + k;
-    }
-    return STATUS_OK;
+    return error_set(
+        e, STATUS_DATA, "%s: %s %llu: \"%.*s\" is not written in GPT-2's byte alphabet", s->name,
+        at->name, (unsigned long long)at->number, bytes > 100 ? 100 : (int)bytes, symbol);
 }
 
-/* The internal number of one part of a merge. Its bytes are appended to s->text. */
-static enum status add_part(struct bpe_source *s, const char *symbol, size_t symbol_bytes,
-                            const char *place, uint64_t number, uint32_t *internal, struct error *e)
+static enum status no_such_token(const struct bpe_source *s, const char *symbol, size_t bytes,
+                                 const struct place *at, struct error *e)
 {
-    size_t n;
-    int shown = symbol_bytes > 100 ? 100 : (int)symbol_bytes;
-    if (!strbuf_reserve(&s->text, symbol_bytes))
-        return error_memory(e, symbol_bytes, "a merge list");
-    char *at = s->text.data + s->text.length;
-    if (!bpe_alphabet_decode(symbol, symbol_bytes, at, &n) || n == 0)
-        return error_set(e, STATUS_DATA,
-                         "%s: %s %llu: \"%.*s\" is not written in GPT-2's byte alphabet", s->name,
-                         place, (unsigned long long)number, shown, symbol);
-    *internal = bpe_source_find(s, at, n);
-    if (*internal == BPE_NONE)
-        return error_set(
-            e, STATUS_DATA,
-            "%s: %s %llu merges \"%.*s\", which is neither a byte nor the result of an "
-            "earlier merge",
-            s->name, place, (unsigned long long)number, shown, symbol);
-    s->text.length += n;
-    return STATUS_OK;
+    return error_set(e, STATUS_DATA,
+                     "%s: %s %llu merges \"%.*s\", which is neither a byte nor the result of an "
+                     "earlier merge",
+                     s->name, at->name, (unsigned long long)at->number,
+                     bytes > 100 ? 100 : (int)bytes, symbol);
 }
 
+/* The three keys are made before the first is looked up, so that their slots arrive meanwhile. */
 enum status bpe_source_add(struct bpe_source *s, const char *left, size_t left_bytes,
                            const char *right, size_t right_bytes, const char *place,
                            uint64_t number, struct error *e)
 {
+    const struct place at = {place, number};
     if (s->merges == BPE_MAX_MERGES)
         return error_set(e, STATUS_DATA, "%s: more than %u merges", s->name, BPE_MAX_MERGES);
-    if (s->merges == s->capacity)
-        TRY(grow(s, e));
-    size_t begin = s->text.length;
-    uint32_t pair[2];
-    TRY(add_part(s, left, left_bytes, place, number, &pair[0], e));
-    TRY(add_part(s, right, right_bytes, place, number, &pair[1], e));
-    size_t n = s->text.length - begin, slot = slot_of(s, s->text.data + begin, n);
-    if (n > BPE_MAX_TOKEN_BYTES)
+    assert(s->merges < s->capacity);
+    if (!strbuf_reserve(&s->text, left_bytes + right_bytes + 16))
+        return error_memory(e, left_bytes + right_bytes, "a merge list");
+    char *text = s->text.data + s->text.length;
+    size_t n, m;
+    if (!bpe_alphabet_decode(left, left_bytes, text, &n) || n == 0)
+        return not_in_alphabet(s, left, left_bytes, &at, e);
+    if (!bpe_alphabet_decode(right, right_bytes, text + n, &m) || m == 0)
+        return not_in_alphabet(s, right, right_bytes, &at, e);
+    struct key key[3] = {key_of(s, text, n), key_of(s, text + n, m), key_of(s, text, n + m)};
+    uint32_t *pair = s->pairs + 2 * s->merges;
+    for (int i = 0; i < 3; i++)
+        __builtin_prefetch(&s->slots[key[i].slot]);
+    if ((pair[0] = find(s, &key[0])) == BPE_NONE)
+        return no_such_token(s, left, left_bytes, &at, e);
+    if ((pair[1] = find(s, &key[1])) == BPE_NONE)
+        return no_such_token(s, right, right_bytes, &at, e);
+    size_t slot = slot_of(s, &key[2]);
+    if (n + m > BPE_MAX_TOKEN_BYTES)
         return error_set(e, STATUS_DATA, "%s: %s %llu makes a token of %zu bytes, the limit is %d",
-                         s->name, place, (unsigned long long)number, n, BPE_MAX_TOKEN_BYTES);
+                         s->name, place, (unsigned long long)number, n + m, BPE_MAX_TOKEN_BYTES);
     if (s->slots[slot] != BPE_NONE)
         return error_set(e, STATUS_DATA, "%s: %s %llu makes a token that merge %u has made already",
-                         s->name, place, (unsigned long long)number, s->slots[slot] - 255);
-    s->slots[slot] = 256 + s->merges;
-    s->pairs[2 * s->merges] = pair[0];
-    s->pairs[2 * s->merges + 1] = pair[1];
+                         s->name, place, (unsigned long long)number,
+                         (s->slots[slot] & NUMBER_MASK) - 255);
+    s->slots[slot] = key[2].tag | (256 + s->merges);
     s->merges++;
-    s->offset[s->merges] = s->text.length;
+    s->text.length += n + m;
+    s->offset[256 + s->merges] = (uint32_t)s->text.length;
     return STATUS_OK;
+}
+
+static size_t count_line_feeds(const char *text, size_t bytes)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < bytes; i++)
+        n += text[i] == '\n';
+    return n;
 }
 
 /* Lines end with LF only: U+0085 or U+2028 inside a line are no ends. A CR before the LF belongs to
  * the line end, for it is not in the alphabet. The last line may lack its LF. */
-enum status bpe_source_parse_merges(struct bpe_source *s, const char *text, size_t bytes,
-                                    struct error *e)
+enum status bpe_source_parse_merges(struct bpe_source *s, const char *name, const char *text,
+                                    size_t bytes, struct error *e)
 {
     uint64_t number = 0, blank = 0;
+    size_t list_begin = 0;
+    bool as_listed = bytes > 0 && text[bytes - 1] == '\n';
+    TRY(bpe_source_init(s, name, count_line_feeds(text, bytes) + 1, bytes, e));
     for (size_t at = 0; at < bytes;) {
         const char *line = text + at, *end = memchr(line, '\n', bytes - at);
         size_t n = end ? (size_t)(end - line) : bytes - at;
         at += n + 1;
         number++;
-        n -= n > 0 && line[n - 1] == '\r';
-        if (number == 1 && n >= 9 && memcmp(line, "#version:", 9) == 0)
+        if (n > 0 && line[n - 1] == '\r') {
+            n--;
+            as_listed = false;
+        }
+        if (number == 1 && n >= 9 && memcmp(line, "#version:", 9) == 0) {
+            list_begin = at;
             continue;
+        }
         if (n == 0) {
             blank = blank ? blank : number;
+            as_listed = false;
             continue;
         }
         if (blank)
@@ -164,6 +219,10 @@ enum status bpe_source_parse_merges(struct bpe_source *s, const char *text, size
                              "them",
                              s->name, (unsigned long long)number, n > 100 ? 100 : (int)n, line);
         TRY(bpe_source_add(s, line, left, space + 1, n - left - 1, "line", number, e));
+    }
+    if (as_listed && s->merges > 0) {
+        s->list = text + list_begin;
+        s->list_bytes = bytes - list_begin;
     }
     return STATUS_OK;
 }

@@ -80,6 +80,9 @@ static enum status check_ids(const struct bpe_source *s, struct bpe_ids *ids, co
             st = error_set(e, STATUS_DATA, "%s: id %u belongs to two tokens", name, id);
     }
     free(used);
+    if (st == STATUS_OK && ids->size != 256 + s->merges + ids->special_count)
+        st = error_set(e, STATUS_DATA, "%s: %u entries for %u tokens: one is listed twice", name,
+                       ids->size, 256 + s->merges + ids->special_count);
     if (st == STATUS_OK && ids->eot == BPE_NONE)
         st = error_set(e, STATUS_DATA, "%s: no token %s", name, BPE_EOT_TEXT);
     return st;
@@ -109,7 +112,7 @@ static enum status build_ids(const struct bpe_source *s, struct bpe_ids *ids, co
     ids->eot = BPE_NONE;
     ids->external = malloc((256 + (size_t)s->merges) * sizeof *ids->external);
     ids->specials = calloc(most + 1, sizeof *ids->specials);
-    char *scratch = malloc(longest + 1);
+    char *scratch = malloc(longest + 16);
     enum status st = STATUS_OK;
     if (!ids->external || !ids->specials || !scratch)
         TRY_OUT(error_memory(e, most * sizeof *ids->specials, "the id map"));
@@ -190,7 +193,7 @@ static const json_t *first_byte_level(const json_t *pre)
 }
 
 /* A tokenizer that splits or normalises text in another way would get other ids from us: refuse. */
-static enum status check_kind(const struct bpe_source *s, const json_t *root, struct error *e)
+static enum status check_kind(const char *name, const json_t *root, struct error *e)
 {
     const json_t *model = json_object_get(root, "model");
     const char *type = json_string_value(json_object_get(model, "type"));
@@ -213,20 +216,22 @@ static enum status check_kind(const struct bpe_source *s, const json_t *root, st
     else if (json_is_true(json_object_get(model, "ignore_merges")))
         wrong = "it ignores merges for whole words (ignore_merges)";
     if (wrong)
-        return error_set(e, STATUS_DATA, "%s is not a GPT-2 tokenizer: %s", s->name, wrong);
+        return error_set(e, STATUS_DATA, "%s is not a GPT-2 tokenizer: %s", name, wrong);
     return STATUS_OK;
 }
 
-enum status bpe_json_tokenizer(struct bpe_source *s, struct bpe_ids *ids, const char *text,
-                               size_t bytes, struct error *e)
+enum status bpe_json_tokenizer(struct bpe_source *s, struct bpe_ids *ids, const char *name,
+                               const char *text, size_t bytes, struct error *e)
 {
     json_t *root;
-    TRY(parse(s->name, text, bytes, &root, e));
+    TRY(parse(name, text, bytes, &root, e));
     enum status st = STATUS_OK;
-    TRY_OUT(check_kind(s, root, e));
-    const json_t *model = json_object_get(root, "model");
-    TRY_OUT(add_merges(s, json_object_get(model, "merges"), e));
-    TRY_OUT(build_ids(s, ids, s->name, json_object_get(model, "vocab"),
+    TRY_OUT(check_kind(name, root, e));
+    const json_t *model = json_object_get(root, "model"),
+                 *merges = json_object_get(model, "merges");
+    TRY_OUT(bpe_source_init(s, name, json_array_size(merges), bytes, e));
+    TRY_OUT(add_merges(s, merges, e));
+    TRY_OUT(build_ids(s, ids, name, json_object_get(model, "vocab"),
                       json_object_get(root, "added_tokens"), e));
 out:
     json_decref(root);

@@ -183,3 +183,8 @@ bool plan_needs_text(const struct plan *p)
         return false;
     return p->input != INPUT_TOKENS || p->output >= FORM_PIECES || p->append_eot;
 }
+
+bool plan_encodes(const struct plan *p)
+{
+    return p->input != INPUT_IDS && p->input != INPUT_TOKENS;
+}

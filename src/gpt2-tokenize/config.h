@@ -32,5 +32,7 @@ enum status plan_resolve(struct plan *p, const struct config *c, const struct op
                          struct error *e) MUST_CHECK;
 /* Some form of text goes in or comes out, so a vocabulary with text is needed. */
 bool plan_needs_text(const struct plan *p);
+/* Text goes in. */
+bool plan_encodes(const struct plan *p);
 
 #endif

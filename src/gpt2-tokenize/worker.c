@@ -9,8 +9,7 @@ enum status worker_init(struct worker *w, const struct plan *plan, const struct 
 {
     *w =
         (struct worker){.plan = plan, .bpe = bpe, .vocab_size = vocab_size, .strip_eot = strip_eot};
-    bool encodes = plan->input != INPUT_IDS && plan->input != INPUT_TOKENS;
-    return encodes ? bpe_state_new(&w->state, bpe, e) : STATUS_OK;
+    return plan_encodes(plan) ? bpe_state_new(&w->state, bpe, e) : STATUS_OK;
 }
 
 void worker_release(struct worker *w)

@@ -198,7 +198,7 @@ static enum status choose_vocab(const struct config *c, const struct options *o,
     *v = (struct vocab_info){(uint32_t)c->vocab_size, 0, c->vocab_size == 50257 ? 50256 : -1};
     if (c->vocab) {
         struct bpe *bpe;
-        TRY(bpe_load(&bpe, c->vocab, e));
+        TRY(bpe_load_decoder(&bpe, c->vocab, e));
         *v = (struct vocab_info){bpe_vocab_size(bpe), bpe_fingerprint(bpe), bpe_eot(bpe)};
         bpe_free(bpe);
         if (options_given(o, "vocab-size") && c->vocab_size != (int64_t)v->size)

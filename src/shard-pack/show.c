@@ -121,7 +121,7 @@ static enum status load_vocab(struct bpe **bpe, const char *path, const char *sh
         TRY(share_find(share, BPE_GPT2_FILE, "GPT-2 vocabulary", "--vocab names one", own, e));
         path = own;
     }
-    TRY(bpe_load(bpe, path, e));
+    TRY(bpe_load_decoder(bpe, path, e));
     struct vocab_info have = {bpe_vocab_size(*bpe), bpe_fingerprint(*bpe), bpe_eot(*bpe)};
     return vocab_info_match(want, dir, &have, path, e);
 }

@@ -170,6 +170,47 @@ static void test_own_order(void)
     strbuf_release(&back);
 }
 
+/* An added token that stands for a merge, twice: as many entries as a vocabulary without gaps has.
+ */
+static void test_listed_twice(void)
+{
+    struct strbuf json = {0};
+    bool ok =
+        strbuf_puts(&json, "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"model\":{\"merges\":["
+                           "\"t h\"],\"vocab\":{\"<|endoftext|>\":0");
+    for (uint32_t i = 0; i < 256; i++) {
+        char byte = (char)i;
+        ok = ok && strbuf_puts(&json, i == '"' || i == '\\' ? ",\"\\" : ",\"") &&
+             bpe_alphabet_encode(&json, &byte, 1) && strbuf_printf(&json, "\":%u", 1 + i);
+    }
+    CHECK(ok && strbuf_puts(&json, "}},\"added_tokens\":[{\"id\":257,\"content\":\"th\"},"
+                                   "{\"id\":257,\"content\":\"th\"}]}"));
+    check_refused("tokenizer.json", json.data, "one is listed twice");
+    strbuf_release(&json);
+}
+
+/* Without the tables for encoding everything else is the same. */
+static void test_decoder(void)
+{
+    static const uint32_t ids[] = {15496, 995, 50256, 11907, 188};
+    struct bpe *whole = load_vocab(GPT2_VOCAB), *decoder = NULL;
+    struct strbuf a = {0}, b = {0};
+    CHECK_INT(bpe_load_decoder(&decoder, GPT2_VOCAB, &e), STATUS_OK);
+    if (decoder) {
+        CHECK(bpe_fingerprint(decoder) == bpe_fingerprint(whole));
+        CHECK_INT(bpe_vocab_size(decoder), 50257);
+        CHECK_INT(bpe_eot(decoder), 50256);
+        CHECK(bpe_decode(whole, ids, 5, &a, &e) == STATUS_OK);
+        CHECK(bpe_decode(decoder, ids, 5, &b, &e) == STATUS_OK);
+        CHECK(a.length == b.length && memcmp(a.data, b.data, a.length) == 0);
+        CHECK(bpe_export(decoder, dir, &e) == STATUS_OK);
+    }
+    strbuf_release(&a);
+    strbuf_release(&b);
+    bpe_free(whole);
+    bpe_free(decoder);
+}
+
 int main(void)
 {
     if (!mkdtemp(dir))
@@ -178,7 +219,9 @@ int main(void)
     CASE("bad vocabularies are refused with place and reason") test_refusals();
     CASE("missing files") test_missing();
     CASE("exported files load as the same vocabulary") test_export();
+    CASE("a vocabulary for decoding alone") test_decoder();
     CASE("ids in an order of their own") test_own_order();
+    CASE("a token that is listed twice") test_listed_twice();
     CASE("the alphabet is a bijection")
     {
         bool seen[512] = {0};
