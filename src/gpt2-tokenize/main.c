@@ -91,7 +91,7 @@ static enum status start_workers(struct run *r, bool strip_eot, struct error *e)
     if (!r->workers)
         return error_memory(e, (size_t)r->plan.threads * sizeof *r->workers, "the workers");
     for (int i = 0; i < r->plan.threads; i++)
-        TRY(worker_init(&r->workers[i], &r->plan, r->bpe, r->vocab.size, strip_eot, e));
+        worker_init(&r->workers[i], &r->plan, r->bpe, r->vocab.size, strip_eot);
     return STATUS_OK;
 }
 

@@ -4,12 +4,11 @@
 
 #include <string.h>
 
-enum status worker_init(struct worker *w, const struct plan *plan, const struct bpe *bpe,
-                        uint32_t vocab_size, bool strip_eot, struct error *e)
+void worker_init(struct worker *w, const struct plan *plan, const struct bpe *bpe,
+                 uint32_t vocab_size, bool strip_eot)
 {
     *w =
         (struct worker){.plan = plan, .bpe = bpe, .vocab_size = vocab_size, .strip_eot = strip_eot};
-    return plan_encodes(plan) ? bpe_state_new(&w->state, bpe, e) : STATUS_OK;
 }
 
 void worker_release(struct worker *w)
@@ -170,7 +169,11 @@ static enum status to_output(struct worker *w, struct batch *b, struct error *e)
 
 void worker_run(struct worker *w, struct batch *b)
 {
-    enum status st = to_ids(w, b, &b->error);
+    enum status st = STATUS_OK;
+    if (!w->state && plan_encodes(w->plan))
+        st = bpe_state_new(&w->state, w->bpe, &b->error);
+    if (st == STATUS_OK)
+        st = to_ids(w, b, &b->error);
     if (st == STATUS_OK)
         st = to_output(w, b, &b->error);
     b->error.status = st;

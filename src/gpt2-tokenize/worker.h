@@ -8,13 +8,15 @@ struct worker {
     const struct plan *plan;
     const struct bpe *bpe; /* NULL when no text is involved */
     uint32_t vocab_size;
-    bool strip_eot;          /* decoding: the last id of a document is its end mark */
-    struct bpe_state *state; /* NULL likewise */
+    bool strip_eot; /* decoding: the last id of a document is its end mark */
+    /* Made with the first batch, so that each thread fills its own cache with zeros while the
+     * others are at work. NULL likewise, and in a thread that had no batch. */
+    struct bpe_state *state;
     struct strbuf scratch;
 };
 
-enum status worker_init(struct worker *w, const struct plan *plan, const struct bpe *bpe,
-                        uint32_t vocab_size, bool strip_eot, struct error *e) MUST_CHECK;
+void worker_init(struct worker *w, const struct plan *plan, const struct bpe *bpe,
+                 uint32_t vocab_size, bool strip_eot);
 void worker_release(struct worker *w);
 /* Failures are left in b->error. */
 void worker_run(struct worker *w, struct batch *b);
