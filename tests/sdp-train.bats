@@ -231,6 +231,25 @@ assert [r["tokens"] for r in rows] == [128 * i for i in range(1, 7)]
 PY
 }
 
+@test "the next step begins before the last one's outcome is looked at, unless something between them needs the model" {
+    local run
+    for run in 0 1; do
+        ranks 1 $NANO --training-dir "$SHARDS" --max-steps 40 --train-batch-size 1 --log-param-norms $run --metrics m$run.jsonl
+    done
+    python3 - m0.jsonl m1.jsonl <<'PY'
+import json, sys
+# Between the end of a step and the beginning of the next: two events in a row, or a report with norms of all
+# parameters. The least of many, because the machine may be busy.
+rows = [[r for r in map(json.loads, open(path))] for path in sys.argv[1:]]
+ahead, waits = (min(r["step_ms"] - r["device_ms"] for r in run[1:]) for run in rows)
+assert 0 <= ahead < waits / 5, (ahead, waits)
+assert all(a[k] == b[k] for a, b in zip(*rows) for k in ("step", "loss", "grad_norm", "samples_digest"))
+for run in rows:
+    for r in run:
+        assert abs(r["tokens_per_second"] * r["step_ms"] / 1e3 - 64) < 1e-6, r
+PY
+}
+
 @test "training to the end of the data takes every sample once an epoch, the last step what is left" {
     ranks 3 $NANO --training-dir "$SHARDS" --epochs 1 --train-batch-size 3 --metrics m.jsonl # 80 samples, 9 a step
     python3 - m.jsonl <<'PY'

@@ -201,26 +201,63 @@ static void close_run(struct train *t)
 /* --- the loop -----------------------------------------------------------------------------------
  */
 
-static enum status train_step(struct train *t, struct sdp_step *s, struct sdp_step_result *r,
-                              struct error *e)
+static bool due(int64_t step, int64_t every)
+{
+    return every > 0 && step % every == 0;
+}
+
+/* The step that begins at this global sample, as far as its micro-steps need to know it. */
+static struct sdp_step plan_step(const struct train *t, int64_t number, int64_t first)
+{
+    int64_t samples = sdp_data_step_samples(&t->data.plan, first);
+    return (struct sdp_step){.number = number,
+                             .targets = samples * (t->engine.config.time - 1),
+                             .loss_scale = t->state.scale.scale};
+}
+
+/* The step after the one that comes next. */
+static struct sdp_step plan_ahead(const struct train *t)
+{
+    const struct sdp_state *s = &t->state;
+    int64_t first = s->samples + sdp_data_step_samples(&t->data.plan, s->samples);
+    return plan_step(t, s->step + 2, first);
+}
+
+/* Does the next step begin before the outcome of this one is looked at? Not when something between
+ * them uses the model: the device would work on the one and be waited for by the other. */
+static bool runs_ahead(const struct train *t, int64_t step)
+{
+    const struct train_options *o = &t->o;
+    return sdp_step_runs_ahead(&t->engine) && step < t->total_steps &&
+           !(t->test && due(step, o->validation_freq)) &&
+           !(t->save && due(step, o->checkpoint_freq)) &&
+           !(o->log_param_norms && due(step, o->logging_freq));
+}
+
+static enum status dump_gradients(struct train *t, struct sdp_step *s, struct error *e)
+{
+    bool fp16 = t->engine.config.dt == DTYPE_F16;
+    TRY(sdp_step_queue(&t->engine, &t->data, s, e));
+    TRY(sdp_step_reduce(&t->engine, s, e));
+    return train_dump_gradients(&t->engine, t->o.dump_gradients,
+                                1.0 / (fp16 ? s->loss_scale : (double)s->targets), e);
+}
+
+/* Step s to its end; the micro-steps of next (NULL: not now) are queued meanwhile. */
+static enum status train_step(struct train *t, struct sdp_step *s, struct sdp_step *next,
+                              struct sdp_step_result *r, struct error *e)
 {
     struct sdp_state *state = &t->state;
     int64_t samples = sdp_data_step_samples(&t->data.plan, state->samples);
-    *s = (struct sdp_step){.number = state->step + 1,
-                           .adam_step = state->adam_steps + 1,
-                           .lr = sdp_schedule_lr(&t->schedule, state->step),
-                           .loss_scale = state->scale.scale,
-                           .targets = samples * (t->engine.config.time - 1),
-                           .stop = told_to_stop(),
-                           .written = t->save && sdp_save_written(t->save)};
-    TRY(sdp_step_gradients(&t->engine, &t->data, s, r, e));
-    if (t->o.dump_gradients && state->step == t->first_step) {
-        bool fp16 = t->engine.config.dt == DTYPE_F16;
-        TRY(train_dump_gradients(&t->engine, t->o.dump_gradients,
-                                 1.0 / (fp16 ? s->loss_scale : (double)s->targets), e));
-    }
-    TRY(sdp_step_update(&t->engine, s, r, e));
+    s->adam_step = state->adam_steps + 1;
+    s->lr = sdp_schedule_lr(&t->schedule, state->step);
+    s->stop = told_to_stop();
+    s->written = t->save && sdp_save_written(t->save);
+    if (t->o.dump_gradients && state->step == t->first_step)
+        TRY(dump_gradients(t, s, e));
+    TRY(sdp_step_run(&t->engine, &t->data, s, next, r, e));
     t->consumed += r->digest;
+    t->interval_ms += r->interval_ms;
     t->exposed_ms += r->exposed_ms;
     state->step++;
     state->samples += samples;
@@ -262,7 +299,7 @@ static enum status validate(struct train *t, struct error *e)
     int64_t samples;
     TRY(sdp_validate(&t->engine, t->test, t->o.validation_batches, &loss, &samples, e));
     double took = monotonic_seconds() - began;
-    t->logged_at += took; /* not part of a step's time */
+    t->interval_ms -= took * 1e3; /* not part of a step's time */
     return train_report_validation(t, loss, samples, took * 1e3, e);
 }
 
@@ -280,39 +317,64 @@ static enum status save(struct train *t, bool wait, struct error *e)
         TRY(sdp_save_complete(t->save, e));
     t->save_step = t->state.step;
     double took = monotonic_seconds() - began;
-    t->logged_at += took;
+    t->interval_ms -= took * 1e3;
     return train_report_checkpoint(t, took * 1e3, e);
 }
 
-static bool due(int64_t step, int64_t every)
+/* What the outcome of a step leads to. */
+static enum status conclude_step(struct train *t, const struct sdp_step *s,
+                                 const struct sdp_step_result *r, struct error *e)
 {
-    return every > 0 && step % every == 0;
+    bool last = r->stop || t->state.step == t->total_steps;
+    if (due(t->state.step, t->o.logging_freq) || last)
+        TRY(train_report_step(t, s, r, e));
+    if (t->test && (due(t->state.step, t->o.validation_freq) || (last && !r->stop)))
+        TRY(validate(t, e));
+    t->alone = false; /* what follows is decided together */
+    TRY(account_for_skip(t, r, e));
+    if (r->written)
+        TRY(sdp_save_complete(t->save, e));
+    if (t->save && (due(t->state.step, t->o.checkpoint_freq) || last))
+        TRY(save(t, last, e));
+    return STATUS_OK;
+}
+
+/* The run ends although the next step has begun: as if it had not. Its samples were not read, as
+ * far as the state and so a checkpoint knows. */
+static enum status abandon(struct train *t, struct sdp_step *next, struct error *e)
+{
+    t->alone = true;
+    TRY(sdp_step_discard(&t->engine, next, e));
+    t->alone = false;
+    return STATUS_OK;
 }
 
 static enum status loop(struct train *t, struct error *e)
 {
     bool stop = false;
-    t->logged_at = monotonic_seconds();
+    struct sdp_step s = plan_step(t, t->state.step + 1, t->state.samples), next;
     t->logged_step = t->state.step;
     t->logged_tokens = t->state.tokens;
     t->save_step = -1;
+    sdp_step_clock(&t->engine);
     while (t->state.step < t->total_steps && !stop) {
-        struct sdp_step s;
         struct sdp_step_result r;
+        bool ahead = runs_ahead(t, s.number);
+        if (ahead)
+            next = plan_ahead(t);
         t->alone = true; /* a step can fail on one rank */
-        TRY(train_step(t, &s, &r, e));
+        TRY(train_step(t, &s, ahead ? &next : NULL, &r, e));
         stop = r.stop;
-        bool last = stop || t->state.step == t->total_steps;
-        if (due(t->state.step, t->o.logging_freq) || last)
-            TRY(train_report_step(t, &s, &r, e));
-        if (t->test && (due(t->state.step, t->o.validation_freq) || (last && !stop)))
-            TRY(validate(t, e));
-        t->alone = false; /* what follows is decided together */
-        TRY(account_for_skip(t, &r, e));
-        if (r.written)
-            TRY(sdp_save_complete(t->save, e));
-        if (t->save && (due(t->state.step, t->o.checkpoint_freq) || last))
-            TRY(save(t, last, e));
+        if (stop && ahead)
+            TRY(abandon(t, &next, e));
+        enum status st = conclude_step(t, &s, &r, e);
+        if (st != STATUS_OK && ahead && !stop && !t->alone) {
+            struct error lost;
+            if (abandon(t, &next, &lost) != STATUS_OK)
+                t->alone = true; /* a rank is gone: the others do not end together */
+        }
+        TRY(st);
+        s = ahead ? next : plan_step(t, t->state.step + 1, t->state.samples);
     }
     if (stop && t->world->rank == 0)
         log_info("told to stop: ended after step %lld%s", (long long)t->state.step,

@@ -85,10 +85,10 @@ struct rates {
     double step_ms, tokens_per_second, tflops, mfu;
 };
 
-static struct rates measure(struct train *t, double now)
+static struct rates measure(struct train *t)
 {
     int64_t steps = t->state.step - t->logged_step;
-    double seconds = fmax(now - t->logged_at, 1e-9);
+    double seconds = fmax(t->interval_ms * 1e-3, 1e-9);
     double tokens = (double)(t->state.tokens - t->logged_tokens);
     double flops = tokens * gpt2_train_flops_per_token(&t->model, t->engine.config.time);
     struct device_info info;
@@ -123,8 +123,7 @@ static json_t *step_line(const struct train *t, const struct sdp_step *s,
     json_object_set_new(line, "step_ms", number(rate->step_ms));
     json_object_set_new(line, "device_ms", number(r->device_ms));
     json_object_set_new(line, "exposed_comm_ms", number(t->exposed_ms / (double)steps));
-    json_object_set_new(line, "comm_bytes",
-                        json_integer((sdp_engine_bytes_sent(&t->engine) - t->bytes_sent) / steps));
+    json_object_set_new(line, "comm_bytes", json_integer((r->bytes_sent - t->bytes_sent) / steps));
     json_object_set_new(line, "memory_bytes", json_integer(t->dev->peak_bytes[MEMORY_DEVICE]));
     json_object_set_new(line, "host_memory_bytes", json_integer(t->dev->peak_bytes[MEMORY_HOST]));
     if (t->o.memory_profiling)
@@ -158,22 +157,23 @@ enum status train_report_step(struct train *t, const struct sdp_step *s,
                               const struct sdp_step_result *r, struct error *e)
 {
     TRY(train_sum_consumed(t, e));
-    double now = monotonic_seconds();
-    struct rates rate = measure(t, now);
+    struct rates rate = measure(t);
     json_t *line = step_line(t, s, r, &rate);
     enum status st = STATUS_OK;
     show_step(t, s, r, &rate);
-    if (t->o.log_param_norms)
+    t->bytes_sent = r->bytes_sent;
+    if (t->o.log_param_norms) {
+        int64_t before = sdp_engine_bytes_sent(&t->engine);
         st = add_norms(t, line, e);
+        t->bytes_sent += sdp_engine_bytes_sent(&t->engine) - before; /* not a step's */
+    }
     if (st == STATUS_OK)
         st = sdp_metrics_put(&t->metrics, line, e);
     else
         json_decref(line);
-    t->logged_at = now;
     t->logged_step = t->state.step;
     t->logged_tokens = t->state.tokens;
-    t->exposed_ms = 0;
-    t->bytes_sent = sdp_engine_bytes_sent(&t->engine);
+    t->interval_ms = t->exposed_ms = 0;
     return st;
 }
 

@@ -36,11 +36,10 @@ struct train {
     struct sdp_metrics metrics;
     struct progress progress;
     int64_t save_step; /* of the checkpoint under way, for its metrics line */
-    double logged_at;  /* seconds */
     int64_t logged_tokens, logged_step;
-    double exposed_ms; /* since the last report */
-    int64_t bytes_sent;
-    uint64_t consumed; /* by this rank, not yet in state */
+    double interval_ms, exposed_ms; /* since the last report: of steps, without what is between */
+    int64_t bytes_sent;             /* up to the last report */
+    uint64_t consumed;              /* by this rank, not yet in state */
 };
 
 /* resume.c: finds the checkpoint a run continues from, if any; collective */

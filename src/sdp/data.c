@@ -11,6 +11,9 @@
 #define SHUFFLE_STREAM_BASE (0x53687566ull << 32) /* "Shuf" */
 #define FEISTEL_ROUNDS 4
 
+/* No more micro-batches are held than this; a step of so many is uploaded piece by piece. */
+#define SLOTS_MAX 65
+
 uint64_t sdp_permute(uint64_t index, uint64_t n, uint64_t seed, uint64_t epoch)
 {
     uint64_t key = philox_key(seed, SHUFFLE_STREAM_BASE + epoch);
@@ -42,10 +45,18 @@ int64_t sdp_data_step_samples(const struct sdp_data_plan *p, int64_t first)
     return max_i64(0, min_i64(p->step_samples, p->limit - first));
 }
 
-int64_t sdp_data_bytes(int64_t batch, int64_t time)
+/* A step's micro-batches stay until the host has seen the step end, and it sees that after it has
+ * given out those of the next step. */
+static int64_t count_slots(int64_t accumulation)
+{
+    return accumulation < SLOTS_MAX / 2 ? 2 * accumulation + 1 : SLOTS_MAX;
+}
+
+int64_t sdp_data_bytes(int64_t batch, int64_t time, int64_t accumulation)
 {
     int64_t rows = batch * time;
-    return SDP_DATA_SLOTS * (round_up_i64(rows * 4, 64) * 2 + round_up_i64(batch * 8, 64));
+    return count_slots(accumulation) *
+           (round_up_i64(rows * 4, 64) * 2 + round_up_i64(batch * 8, 64));
 }
 
 struct sdp_data_thread {
@@ -104,7 +115,7 @@ static void *read_ahead(void *arg)
     struct sdp_data_thread *t = d->thread;
     pthread_mutex_lock(&t->lock);
     while (!t->stop && t->status == STATUS_OK) {
-        struct sdp_data_slot *s = &d->slots[t->filled % SDP_DATA_SLOTS];
+        struct sdp_data_slot *s = &d->slots[t->filled % d->slot_count];
         if (s->full) {
             pthread_cond_wait(&t->changed, &t->lock);
             continue;
@@ -127,7 +138,7 @@ static void *read_ahead(void *arg)
 static void cut_memory(struct sdp_data *d, char *p)
 {
     int64_t rows = round_up_i64(d->plan.batch * d->plan.time * 4, 64);
-    for (int i = 0; i < SDP_DATA_SLOTS; i++) {
+    for (int64_t i = 0; i < d->slot_count; i++) {
         struct sdp_data_slot *s = &d->slots[i];
         s->tokens = (int32_t *)p;
         s->targets = (int32_t *)(p + rows);
@@ -141,9 +152,13 @@ enum status sdp_data_open(struct sdp_data *d, const struct sdp_data_plan *plan,
                           struct shard_set *set, struct device *dev, void *memory, struct error *e)
 {
     enum status st;
-    *d = (struct sdp_data){.plan = *plan, .set = set, .dev = dev};
+    int64_t slots = count_slots(plan->accumulation);
+    *d = (struct sdp_data){.plan = *plan, .set = set, .dev = dev, .slot_count = slots};
+    d->slots = calloc((size_t)slots, sizeof *d->slots);
+    if (!d->slots)
+        return error_memory(e, (size_t)slots * sizeof *d->slots, "the table of micro-batches");
     cut_memory(d, memory);
-    for (int i = 0; i < SDP_DATA_SLOTS; i++)
+    for (int64_t i = 0; i < slots; i++)
         TRY_OUT(dev->ops->event_create(dev, &d->slots[i].uploaded, e));
     d->thread = calloc(1, sizeof *d->thread);
     if (!d->thread) {
@@ -178,33 +193,42 @@ void sdp_data_close(struct sdp_data *d)
         pthread_cond_destroy(&t->changed);
         free(t);
     }
-    for (int i = 0; i < SDP_DATA_SLOTS; i++)
+    for (int64_t i = 0; d->slots && i < d->slot_count; i++)
         if (d->slots[i].uploaded)
             d->dev->ops->event_free(d->dev, d->slots[i].uploaded);
+    free(d->slots);
     *d = (struct sdp_data){0};
 }
 
-/* Gives slots whose upload has happened back to the thread. */
-static enum status reclaim(struct sdp_data *d, struct sdp_data_slot *s, struct error *e)
+/* Gives a slot whose upload has happened back to the thread. */
+static void reclaim(struct sdp_data *d, struct sdp_data_slot *s)
 {
-    TRY(d->dev->ops->event_sync(d->dev, s->uploaded, e));
     s->pending = false;
     pthread_mutex_lock(&d->thread->lock);
     s->full = false;
     pthread_cond_broadcast(&d->thread->changed);
     pthread_mutex_unlock(&d->thread->lock);
-    return STATUS_OK;
+}
+
+void sdp_data_uploaded(struct sdp_data *d, int64_t taken)
+{
+    for (int64_t i = 0; i < d->slot_count; i++)
+        if (d->slots[i].pending && d->slots[i].number < taken)
+            reclaim(d, &d->slots[i]);
 }
 
 enum status sdp_data_next(struct sdp_data *d, struct sdp_data_slot **slot, struct error *e)
 {
     struct sdp_data_thread *t = d->thread;
-    /* The slot after this one was uploaded two micro-batches ago, so waiting for it costs nothing,
-     * and the thread fills it while this micro-batch computes. */
-    struct sdp_data_slot *s = &d->slots[d->taken % SDP_DATA_SLOTS];
-    struct sdp_data_slot *oldest = &d->slots[(d->taken + 1) % SDP_DATA_SLOTS];
-    if (oldest->pending)
-        TRY(reclaim(d, oldest, e));
+    /* The slot after this one was given out longest ago, before all the others. When it is not
+     * known to be free, waiting for its upload still leaves the device the micro-batches since, and
+     * the thread fills it while this micro-batch computes. */
+    struct sdp_data_slot *s = &d->slots[d->taken % d->slot_count];
+    struct sdp_data_slot *oldest = &d->slots[(d->taken + 1) % d->slot_count];
+    if (oldest->pending) {
+        TRY(d->dev->ops->event_sync(d->dev, oldest->uploaded, e));
+        reclaim(d, oldest);
+    }
     pthread_mutex_lock(&t->lock);
     while (t->filled <= d->taken && t->status == STATUS_OK)
         pthread_cond_wait(&t->changed, &t->lock);
@@ -215,7 +239,7 @@ enum status sdp_data_next(struct sdp_data *d, struct sdp_data_slot **slot, struc
     pthread_mutex_unlock(&t->lock);
     if (st != STATUS_OK)
         return error_context(e, "reading micro-batch %lld", (long long)d->taken);
-    d->taken++;
+    s->number = d->taken++;
     *slot = s;
     return STATUS_OK;
 }

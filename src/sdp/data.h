@@ -31,26 +31,26 @@ struct sdp_data_slot {
     struct sdp_batch batch;
     uint64_t digest; /* sum over real samples of mix(global number, index in the set) */
     struct event *uploaded;
-    bool pending; /* uploaded has been recorded and not waited for */
     /* private */
+    bool pending; /* uploaded has been recorded and is not known to have happened */
+    int64_t number;
     int32_t *tokens, *targets;
     int64_t *samples;
     bool full;
 };
 
-enum { SDP_DATA_SLOTS = 3 };
-
 struct sdp_data {
     struct sdp_data_plan plan;
     struct shard_set *set; /* borrowed */
     struct device *dev;
-    struct sdp_data_slot slots[SDP_DATA_SLOTS];
+    struct sdp_data_slot *slots; /* [slot_count] */
+    int64_t slot_count;
     struct sdp_data_thread *thread;
-    int64_t taken;
+    int64_t taken; /* micro-batches given out */
 };
 
-/* Host bytes for micro-batches read ahead. */
-int64_t sdp_data_bytes(int64_t batch, int64_t time);
+/* Host bytes for micro-batches read ahead: those of two steps, and one more. */
+int64_t sdp_data_bytes(int64_t batch, int64_t time, int64_t accumulation);
 /* Starts the reading thread. memory: sdp_data_bytes of host memory, borrowed. */
 enum status sdp_data_open(struct sdp_data *d, const struct sdp_data_plan *plan,
                           struct shard_set *set, struct device *dev, void *memory,
@@ -59,8 +59,13 @@ void sdp_data_close(struct sdp_data *d);
 /* The next micro-batch of this rank, in order. */
 enum status sdp_data_next(struct sdp_data *d, struct sdp_data_slot **slot,
                           struct error *e) MUST_CHECK;
-/* slot->uploaded has been recorded; the slot is filled again after it has happened. */
+/* slot->uploaded has been recorded. The slot is filled again once the upload is known to have
+ * happened. */
 void sdp_data_done(struct sdp_data *d, struct sdp_data_slot *slot);
+/* The micro-batches before number `taken` have been uploaded, as the caller knows from what came
+ * after them. Where nobody says so, sdp_data_next waits for the oldest upload when it needs the
+ * slot. */
+void sdp_data_uploaded(struct sdp_data *d, int64_t taken);
 /* Real samples of the step that starts at global sample `first`. */
 int64_t sdp_data_step_samples(const struct sdp_data_plan *plan, int64_t first);
 #endif

@@ -89,10 +89,11 @@ static void lay_out(struct sdp_engine *x)
     x->readback_norms = sdp_arena_take(&x->arena, SDP_HOST, norms);
     x->piece = sdp_arena_take(&x->arena, SDP_HOST, SDP_PIECE_ELEMS * (int64_t)sizeof(float));
     x->train_memory =
-        sdp_arena_take(&x->arena, SDP_HOST, sdp_data_bytes(x->config.batch, x->config.time));
+        sdp_arena_take(&x->arena, SDP_HOST,
+                       sdp_data_bytes(x->config.batch, x->config.time, x->config.accumulation));
     if (x->config.eval_batch > 0)
-        x->eval_memory = sdp_arena_take(&x->arena, SDP_HOST,
-                                        sdp_data_bytes(x->config.eval_batch, x->config.eval_time));
+        x->eval_memory = sdp_arena_take(
+            &x->arena, SDP_HOST, sdp_data_bytes(x->config.eval_batch, x->config.eval_time, 1));
     x->staging_elems = x->config.staging ? count_staging(x) : 0;
     x->staging = sdp_arena_take(&x->arena, SDP_STAGING, x->staging_elems * 4);
 }
@@ -184,9 +185,10 @@ static void register_buffers(struct sdp_engine *x)
 static enum status open_events(struct sdp_engine *x, struct error *e)
 {
     int64_t waits = x->config.accumulation * (8 * x->layout.units + 16);
-    TRY(x->dev->ops->event_create(x->dev, &x->step_done, e));
-    TRY(x->dev->ops->event_create(x->dev, &x->step_begun, e));
-    TRY(x->dev->ops->event_create(x->dev, &x->step_ended, e));
+    for (int i = 0; i < SDP_BANKS; i++) {
+        TRY(x->dev->ops->event_create(x->dev, &x->step_begun[i], e));
+        TRY(x->dev->ops->event_create(x->dev, &x->step_ended[i], e));
+    }
     return sdp_timer_open(&x->timer, x->dev, min_i64(waits, TIMER_PAIRS_MAX), e);
 }
 
@@ -252,9 +254,10 @@ void sdp_engine_close(struct sdp_engine *x)
         sdp_grads_close(x);
         if (x->timer.dev)
             sdp_timer_close(&x->timer);
-        free_event(x, x->step_done);
-        free_event(x, x->step_begun);
-        free_event(x, x->step_ended);
+        for (int i = 0; i < SDP_BANKS; i++) {
+            free_event(x, x->step_begun[i]);
+            free_event(x, x->step_ended[i]);
+        }
         sdp_arena_release(&x->arena);
     }
     sdp_layout_release(&x->layout);

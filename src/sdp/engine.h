@@ -104,7 +104,8 @@ struct sdp_engine {
     float *piece;                     /* host [SDP_PIECE_ELEMS]: elements on their way in */
     float *staging;                   /* host: this rank's part of a checkpoint */
     int64_t staging_elems;
-    struct event *step_done, *step_begun, *step_ended;
+    struct event *step_begun[SDP_BANKS], *step_ended[SDP_BANKS]; /* step.h: steps take turns */
+    int bank;                                                    /* of the step begun last */
 };
 
 /* Sizes only: the arena counts, nothing is allocated but small tables. ops says how much workspace

@@ -41,23 +41,40 @@ static void reduce_sums(struct sdp_engine *x, float *sums, int64_t n)
     sdp_timer_end(&x->timer, s);
 }
 
-void sdp_step_begin(struct sdp_engine *x)
+/* A bank that is not in use by the step that may be under way. */
+static int next_bank(const struct sdp_engine *x)
 {
-    sdp_timer_reset(&x->timer);
-    x->dev->ops->event_record(x->dev, x->step_begun, x->streams.compute);
+    return (x->bank + 1) % SDP_BANKS;
 }
 
-enum status sdp_step_gradients(struct sdp_engine *x, struct sdp_data *data,
-                               const struct sdp_step *s, struct sdp_step_result *r, struct error *e)
+void sdp_step_clock(struct sdp_engine *x)
+{
+    x->dev->ops->event_record(x->dev, x->step_ended[x->bank], x->streams.compute);
+}
+
+bool sdp_step_runs_ahead(const struct sdp_engine *x)
+{
+    /* To find a value that is not finite, the host waits after every operation anyway. */
+    return x->config.dt != DTYPE_F16 && !x->nonfinite.on;
+}
+
+void sdp_step_begin(struct sdp_engine *x, struct sdp_step *s)
+{
+    s->bank = x->bank = next_bank(x);
+    sdp_timer_reset(&x->timer, s->bank);
+    x->dev->ops->event_record(x->dev, x->step_begun[s->bank], x->streams.compute);
+}
+
+enum status sdp_step_queue(struct sdp_engine *x, struct sdp_data *data, struct sdp_step *s,
+                           struct error *e)
 {
     int64_t n = x->config.accumulation;
-    *r = (struct sdp_step_result){0};
     world_note_step(x->world, s->number);
-    sdp_step_begin(x);
+    sdp_step_begin(x, s);
     for (int64_t k = 0; k < n; k++) {
         struct sdp_data_slot *slot;
         TRY(sdp_data_next(data, &slot, e));
-        r->digest += slot->digest;
+        s->digest += slot->digest;
         x->nonfinite.step = s->number;
         x->nonfinite.micro_step = k + 1;
         sdp_pass_train(x, &slot->batch, head_scale(x, s), k == 0, k + 1 == n, slot->uploaded);
@@ -65,11 +82,12 @@ enum status sdp_step_gradients(struct sdp_engine *x, struct sdp_data *data,
         if (x->nonfinite.on)
             TRY(device_check(x->dev, e));
     }
-    sdp_step_reduce(x, s);
-    return x->nonfinite.on ? device_check(x->dev, e) : STATUS_OK;
+    s->taken = data->taken;
+    s->stage = SDP_STEP_QUEUED;
+    return STATUS_OK;
 }
 
-void sdp_step_reduce(struct sdp_engine *x, const struct sdp_step *s)
+enum status sdp_step_reduce(struct sdp_engine *x, struct sdp_step *s, struct error *e)
 {
     struct stream *compute = x->streams.compute;
     sdp_grads_finish(x);
@@ -83,6 +101,8 @@ void sdp_step_reduce(struct sdp_engine *x, const struct sdp_step *s)
     x->dev->ops->step_control(x->dev, compute, x->scalars.control, &x->scalars.sums[SDP_SUM_NORM],
                               &x->scalars.sums[SDP_SUM_LOSS], gradient_unscale(x, s),
                               (float)(1.0 / (double)s->targets), x->config.clip);
+    s->stage = SDP_STEP_REDUCED;
+    return x->nonfinite.on ? device_check(x->dev, e) : STATUS_OK;
 }
 
 static void update_range(struct sdp_engine *x, const struct sdp_step *s, int64_t unit,
@@ -104,8 +124,7 @@ static void update_range(struct sdp_engine *x, const struct sdp_step *s, int64_t
                        p->grad + begin, working, end - begin, c->dt, &h, x->scalars.control);
 }
 
-enum status sdp_step_update(struct sdp_engine *x, const struct sdp_step *s,
-                            struct sdp_step_result *r, struct error *e)
+void sdp_step_update(struct sdp_engine *x, struct sdp_step *s)
 {
     struct stream *compute = x->streams.compute;
     for (int64_t u = 0; u < x->layout.units; u++) {
@@ -120,10 +139,18 @@ enum status sdp_step_update(struct sdp_engine *x, const struct sdp_step *s,
                       sizeof x->readback->control);
     x->dev->ops->copy(x->dev, compute, x->readback->sums, x->scalars.sums,
                       sizeof x->readback->sums);
-    x->dev->ops->event_record(x->dev, x->step_ended, compute);
-    /* The host needs the step's outcome: the loss scale, the log and the decision to go on depend
-     * on it. The next step's data is read meanwhile. */
-    enum status st = x->dev->ops->event_sync(x->dev, x->step_ended, e);
+    x->dev->ops->event_record(x->dev, x->step_ended[s->bank], compute);
+    s->bytes_sent = sdp_engine_bytes_sent(x);
+}
+
+/* One readback serves two steps: the second writes it after the host has read the first's. */
+enum status sdp_step_finish(struct sdp_engine *x, const struct sdp_step *s,
+                            struct sdp_step_result *r, struct error *e)
+{
+    const struct device_ops *ops = x->dev->ops;
+    struct event *ended = x->step_ended[s->bank], *before = x->step_ended[!s->bank];
+    *r = (struct sdp_step_result){.digest = s->digest, .bytes_sent = s->bytes_sent};
+    enum status st = ops->event_sync(x->dev, ended, e);
     struct error device_error = *e;
     TRY(sdp_engine_check(x, e)); /* a failed collective explains more than what it led to */
     if (st != STATUS_OK) {
@@ -135,16 +162,35 @@ enum status sdp_step_update(struct sdp_engine *x, const struct sdp_step *s,
     r->stop = x->readback->sums[SDP_SUM_STOP] > 0;
     r->written = x->readback->sums[SDP_SUM_WRITTEN] >= (float)x->groups.world;
     r->skipped = x->readback->control.skip != 0.0f;
-    r->exposed_ms = sdp_timer_total_ms(&x->timer);
-    r->device_ms = x->dev->ops->event_elapsed_ms(x->dev, x->step_begun, x->step_ended);
+    r->exposed_ms = sdp_timer_total_ms(&x->timer, s->bank);
+    r->device_ms = ops->event_elapsed_ms(x->dev, x->step_begun[s->bank], ended);
+    r->interval_ms = ops->event_elapsed_ms(x->dev, before, ended);
     return STATUS_OK;
 }
 
-enum status sdp_step_run(struct sdp_engine *x, struct sdp_data *data, const struct sdp_step *s,
-                         struct sdp_step_result *r, struct error *e)
+enum status sdp_step_run(struct sdp_engine *x, struct sdp_data *data, struct sdp_step *s,
+                         struct sdp_step *next, struct sdp_step_result *r, struct error *e)
 {
-    TRY(sdp_step_gradients(x, data, s, r, e));
-    return sdp_step_update(x, s, r, e);
+    if (s->stage == SDP_STEP_NEW)
+        TRY(sdp_step_queue(x, data, s, e));
+    if (s->stage == SDP_STEP_QUEUED)
+        TRY(sdp_step_reduce(x, s, e));
+    sdp_step_update(x, s);
+    if (next)
+        TRY(sdp_step_queue(x, data, next, e));
+    world_note_step(x->world, s->number); /* waited for now, also when the device is beyond it */
+    TRY(sdp_step_finish(x, s, r, e));
+    world_note_step(x->world, next ? next->number : s->number);
+    sdp_data_uploaded(data, s->taken);
+    return STATUS_OK;
+}
+
+enum status sdp_step_discard(struct sdp_engine *x, struct sdp_step *s, struct error *e)
+{
+    sdp_grads_finish(x);
+    s->stage = SDP_STEP_NEW;
+    s->digest = 0;
+    return sdp_engine_sync(x, e);
 }
 
 enum status sdp_validate(struct sdp_engine *x, struct shard_set *set, int64_t batches, double *loss,
@@ -162,7 +208,7 @@ enum status sdp_validate(struct sdp_engine *x, struct shard_set *set, int64_t ba
     plan.limit = *samples = min_i64(rounds * each, all);
     TRY(sdp_data_open(&data, &plan, set, x->dev, x->eval_memory, e));
     enum status st = STATUS_OK;
-    sdp_timer_reset(&x->timer);
+    sdp_timer_reset(&x->timer, next_bank(x));
     for (int64_t i = 0; i < rounds && st == STATUS_OK; i++) {
         struct sdp_data_slot *slot;
         st = sdp_data_next(&data, &slot, e);

@@ -4,41 +4,50 @@
 
 enum status sdp_timer_open(struct sdp_timer *t, struct device *dev, int64_t pairs, struct error *e)
 {
-    *t = (struct sdp_timer){.dev = dev};
-    t->events = calloc((size_t)pairs * 2, sizeof *t->events);
+    int64_t n = SDP_BANKS * 2 * pairs;
+    *t = (struct sdp_timer){.dev = dev, .pairs = pairs};
+    t->events = calloc((size_t)n, sizeof *t->events);
     if (!t->events)
-        return error_memory(e, (size_t)pairs * 2 * sizeof *t->events, "timing events");
-    for (int64_t i = 0; i < 2 * pairs; i++) {
+        return error_memory(e, (size_t)n * sizeof *t->events, "timing events");
+    for (int64_t i = 0; i < n; i++)
         TRY(dev->ops->event_create(dev, &t->events[i], e));
-        t->pairs = (i + 1) / 2;
-    }
     return STATUS_OK;
 }
 
 void sdp_timer_close(struct sdp_timer *t)
 {
-    for (int64_t i = 0; t->events && i < 2 * t->pairs; i++)
-        t->dev->ops->event_free(t->dev, t->events[i]);
+    for (int64_t i = 0; t->events && i < SDP_BANKS * 2 * t->pairs; i++)
+        if (t->events[i])
+            t->dev->ops->event_free(t->dev, t->events[i]);
     free(t->events);
     *t = (struct sdp_timer){0};
 }
 
-void sdp_timer_reset(struct sdp_timer *t)
+/* The events around wait i of a bank: two in a row. */
+static struct event **pair_of(const struct sdp_timer *t, int bank, int64_t i)
 {
-    t->used = 0;
+    return &t->events[2 * (bank * t->pairs + i)];
+}
+
+void sdp_timer_reset(struct sdp_timer *t, int bank)
+{
+    t->bank = bank;
+    t->used[bank] = 0;
 }
 
 void sdp_timer_begin(struct sdp_timer *t, struct stream *s)
 {
-    if (t->used < t->pairs)
-        t->dev->ops->event_record(t->dev, t->events[2 * t->used], s);
+    int64_t i = t->used[t->bank];
+    if (i < t->pairs)
+        t->dev->ops->event_record(t->dev, pair_of(t, t->bank, i)[0], s);
 }
 
 void sdp_timer_end(struct sdp_timer *t, struct stream *s)
 {
-    if (t->used < t->pairs) {
-        t->dev->ops->event_record(t->dev, t->events[2 * t->used + 1], s);
-        t->used++;
+    int64_t i = t->used[t->bank];
+    if (i < t->pairs) {
+        t->dev->ops->event_record(t->dev, pair_of(t, t->bank, i)[1], s);
+        t->used[t->bank]++;
     }
 }
 
@@ -49,11 +58,12 @@ void sdp_timer_wait(struct sdp_timer *t, struct stream *s, struct event *ev)
     sdp_timer_end(t, s);
 }
 
-double sdp_timer_total_ms(const struct sdp_timer *t)
+double sdp_timer_total_ms(const struct sdp_timer *t, int bank)
 {
     double sum = 0;
-    for (int64_t i = 0; i < t->used; i++) {
-        double ms = t->dev->ops->event_elapsed_ms(t->dev, t->events[2 * i], t->events[2 * i + 1]);
+    for (int64_t i = 0; i < t->used[bank]; i++) {
+        struct event **pair = pair_of(t, bank, i);
+        double ms = t->dev->ops->event_elapsed_ms(t->dev, pair[0], pair[1]);
         sum += ms > 0 ? ms : 0;
     }
     return sum;
