@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define NAMES_RECORDED 100
+#define PROGRESS_TOKENS 65536 /* looking at the clock for every document would take long */
 
 struct pack {
     const struct pack_options *options;
@@ -25,6 +26,7 @@ struct pack {
     int64_t bad_left;
     uint64_t bytes_before; /* of inputs already read */
     struct progress progress;
+    uint64_t shown_tokens; /* while shuffled documents come out */
 };
 
 static const char *input_name(const struct pack_options *o, size_t i)
@@ -153,7 +155,10 @@ static enum status take_document(void *arg, const void *ids, size_t n, bool end,
 {
     struct pack *p = arg;
     TRY(packer_put(&p->packer, ids, n, e));
-    progress_update(&p->progress, p->packer.tokens);
+    if (p->packer.tokens - p->shown_tokens >= PROGRESS_TOKENS) {
+        p->shown_tokens = p->packer.tokens;
+        progress_update(&p->progress, p->shown_tokens);
+    }
     return end ? packer_end_document(&p->packer, e) : STATUS_OK;
 }
 

@@ -4,7 +4,9 @@
  * pieces of a document follow one another wherever they are, because documents arrive one by one
  * and all pieces go the same way. A node keeps records in memory until they are too many; then it
  * deals them to FANOUT children by the next bits of the key, each with a small buffer and a file.
- */
+ * Documents may be as short as a line, so what is done for each of them is what counts: a file that
+ * fits into memory is read in one go, its documents are put in order by the next bits of their keys
+ * (buckets of about two), and what will be copied soon is fetched ahead. */
 #define _GNU_SOURCE
 #include "shard-pack/shuffle.h"
 #include "base/philox.h"
@@ -22,20 +24,24 @@
 #define DEPTH_LIMIT (64 / FANOUT_BITS)
 #define CHILD_BUFFER_BYTES ((size_t)32 << 10)
 #define PIECE_IDS ((size_t)8 << 10) /* so that a record fits a child's buffer at either width */
-#define SHUFFLE_STREAM                                                        \
-    0x73687566u /* "shuf": keeps these keys apart from other uses of the seed \
-                 */
+#define SHUFFLE_STREAM 0x73687566u  /* "shuf": keeps these keys apart from other uses of the seed \
+                                     */
 
 struct record {
     uint64_t key;
-    uint32_t n, last;
+    uint32_t n;
+    bool last;
 };
+
+/* As it is stored: key, n << 1 | last, ids. Records are not aligned to 8 bytes, ids are to 2 or 4.
+ */
+#define RECORD_BYTES 12
 
 struct child {
     int fd; /* -1 until something is written */
     uint8_t *buffer;
     size_t used;
-    uint64_t documents;
+    uint64_t documents, bytes; /* added, the buffer included */
 };
 
 struct node {
@@ -56,6 +62,29 @@ struct shuffle {
     uint64_t document_key;
     struct node root;
 };
+
+static inline void record_store(uint8_t *p, const struct record *r)
+{
+    uint32_t tail = r->n << 1 | r->last;
+    memcpy(p, &r->key, 8);
+    memcpy(p + 8, &tail, 4);
+}
+
+static inline struct record record_load(const uint8_t *p)
+{
+    struct record r;
+    uint32_t tail;
+    memcpy(&r.key, p, 8);
+    memcpy(&tail, p + 8, 4);
+    r.n = tail >> 1;
+    r.last = tail & 1;
+    return r;
+}
+
+static inline size_t record_size(const struct shuffle *s, const struct record *r)
+{
+    return RECORD_BYTES + (size_t)r->n * s->id_bytes;
+}
 
 /* --- temporary files -------------------------------------------------------------------------- */
 
@@ -110,14 +139,15 @@ static enum status child_add(const struct shuffle *s, struct node *node, const s
                              const void *ids, struct error *e)
 {
     struct child *c = &node->children[child_of(node, r->key)];
-    size_t bytes = (size_t)r->n * s->id_bytes;
-    if (!c->buffer && !(c->buffer = malloc(CHILD_BUFFER_BYTES + sizeof *r)))
+    size_t bytes = record_size(s, r);
+    if (!c->buffer && !(c->buffer = malloc(CHILD_BUFFER_BYTES + RECORD_BYTES)))
         return error_memory(e, CHILD_BUFFER_BYTES, "a shuffle buffer");
-    if (sizeof *r + bytes > CHILD_BUFFER_BYTES + sizeof *r - c->used)
+    if (bytes > CHILD_BUFFER_BYTES + RECORD_BYTES - c->used)
         TRY(flush_child(s, c, e));
-    memcpy(c->buffer + c->used, r, sizeof *r);
-    memcpy(c->buffer + c->used + sizeof *r, ids, bytes);
-    c->used += sizeof *r + bytes;
+    record_store(c->buffer + c->used, r);
+    memcpy(c->buffer + c->used + RECORD_BYTES, ids, bytes - RECORD_BYTES);
+    c->used += bytes;
+    c->bytes += bytes;
     c->documents += r->last;
     return STATUS_OK;
 }
@@ -130,10 +160,9 @@ static enum status node_split(const struct shuffle *s, struct node *node, struct
     for (uint32_t i = 0; i < FANOUT; i++)
         node->children[i].fd = -1;
     for (size_t at = 0; at < node->used;) {
-        struct record r;
-        memcpy(&r, node->memory + at, sizeof r);
-        TRY(child_add(s, node, &r, node->memory + at + sizeof r, e));
-        at += sizeof r + (size_t)r.n * s->id_bytes;
+        struct record r = record_load(node->memory + at);
+        TRY(child_add(s, node, &r, node->memory + at + RECORD_BYTES, e));
+        at += record_size(s, &r);
     }
     free(node->memory);
     node->memory = NULL;
@@ -141,18 +170,24 @@ static enum status node_split(const struct shuffle *s, struct node *node, struct
     return STATUS_OK;
 }
 
+static enum status node_allocate(const struct shuffle *s, struct node *node, struct error *e)
+{
+    if (!node->memory && !(node->memory = malloc(s->memory_bytes)))
+        return error_memory(e, s->memory_bytes, "shuffling");
+    return STATUS_OK;
+}
+
 static enum status node_add(const struct shuffle *s, struct node *node, const struct record *r,
                             const void *ids, struct error *e)
 {
-    size_t bytes = sizeof *r + (size_t)r->n * s->id_bytes;
+    size_t bytes = record_size(s, r);
     if (!node->children && node->depth < DEPTH_LIMIT && bytes > s->memory_bytes - node->used)
         TRY(node_split(s, node, e));
     if (node->children)
         return child_add(s, node, r, ids, e);
-    if (!node->memory && !(node->memory = malloc(s->memory_bytes)))
-        return error_memory(e, s->memory_bytes, "shuffling");
-    memcpy(node->memory + node->used, r, sizeof *r);
-    memcpy(node->memory + node->used + sizeof *r, ids, bytes - sizeof *r);
+    TRY(node_allocate(s, node, e));
+    record_store(node->memory + node->used, r);
+    memcpy(node->memory + node->used + RECORD_BYTES, ids, bytes - RECORD_BYTES);
     node->used += bytes;
     node->documents += r->last;
     return STATUS_OK;
@@ -170,7 +205,7 @@ enum status shuffle_new(struct shuffle **out_s, uint64_t seed, uint32_t id_bytes
         return error_memory(e, sizeof *s, "shuffling");
     s->key = philox_key(seed, SHUFFLE_STREAM);
     s->id_bytes = id_bytes;
-    s->memory_bytes = memory_bytes;
+    s->memory_bytes = memory_bytes < UINT32_MAX ? (size_t)memory_bytes : UINT32_MAX;
     return STATUS_OK;
 }
 
@@ -217,17 +252,76 @@ enum status shuffle_block(struct shuffle *s, const struct token_block *b, struct
 
 /* --- out -------------------------------------------------------------------------------------- */
 
+/* A document in memory. */
 struct place {
-    uint64_t key;
-    size_t at; /* of the document's first record in memory; keeps equal keys in order of arrival */
+    uint32_t key; /* the bits that follow those of its bucket */
+    uint32_t at;  /* of its first record */
 };
 
-static int by_key(const void *a, const void *b)
+/* By key, then in order of arrival. */
+static int place_compare(const struct node *node, const struct place *x, const struct place *y)
 {
-    const struct place *x = a, *y = b;
     if (x->key != y->key)
         return x->key < y->key ? -1 : 1;
+    uint64_t a = record_load(node->memory + x->at).key, b = record_load(node->memory + y->at).key;
+    if (a != b)
+        return a < b ? -1 : 1;
     return x->at < y->at ? -1 : x->at > y->at;
+}
+
+static int place_compare_r(const void *x, const void *y, void *node)
+{
+    return place_compare(node, x, y);
+}
+
+static void sort_bucket(const struct node *node, struct place *p, size_t n)
+{
+    if (n > 32) { /* of more documents than there are buckets for */
+        qsort_r(p, n, sizeof *p, place_compare_r, (void *)node);
+        return;
+    }
+    for (size_t i = 1; i < n; i++) {
+        struct place x = p[i];
+        size_t k = i;
+        for (; k > 0 && place_compare(node, &x, &p[k - 1]) < 0; k--)
+            p[k] = p[k - 1];
+        p[k] = x;
+    }
+}
+
+/* The key of the document whose first record is at *at, which becomes the place behind it. */
+static inline uint64_t pass_document(const struct shuffle *s, const struct node *node, size_t *at)
+{
+    struct record r = record_load(node->memory + *at);
+    uint64_t key = r.key;
+    *at += record_size(s, &r);
+    while (!r.last) {
+        r = record_load(node->memory + *at);
+        *at += record_size(s, &r);
+    }
+    return key;
+}
+
+/* All documents of the node in order: places[node->documents]. end[1 << bits] is scratch. */
+static void sort_documents(const struct shuffle *s, const struct node *node, struct place *places,
+                           uint32_t *end, int bits)
+{
+    int known = FANOUT_BITS * node->depth; /* bits that all keys here have in common */
+    memset(end, 0, sizeof *end << bits);
+    for (size_t at = 0; at < node->used;)
+        end[pass_document(s, node, &at) << known >> (64 - bits)]++;
+    for (uint32_t i = 0, sum = 0; i < 1u << bits; i++) {
+        uint32_t count = end[i];
+        end[i] = sum;
+        sum += count;
+    }
+    for (size_t at = 0; at < node->used;) {
+        uint32_t begin = (uint32_t)at;
+        uint64_t key = pass_document(s, node, &at) << known;
+        places[end[key >> (64 - bits)]++] = (struct place){(uint32_t)(key << bits >> 32), begin};
+    }
+    for (uint32_t i = 0, begin = 0; i < 1u << bits; begin = end[i++])
+        sort_bucket(node, places + begin, end[i] - begin);
 }
 
 static enum status emit_document(const struct shuffle *s, const struct node *node, size_t at,
@@ -235,37 +329,46 @@ static enum status emit_document(const struct shuffle *s, const struct node *nod
 {
     struct record r;
     do {
-        memcpy(&r, node->memory + at, sizeof r);
-        TRY(sink->put(sink->arg, node->memory + at + sizeof r, r.n, r.last, e));
-        at += sizeof r + (size_t)r.n * s->id_bytes;
+        r = record_load(node->memory + at);
+        TRY(sink->put(sink->arg, node->memory + at + RECORD_BYTES, r.n, r.last, e));
+        at += record_size(s, &r);
     } while (!r.last);
     return STATUS_OK;
 }
 
-static enum status drain_memory(const struct shuffle *s, struct node *node,
+#define FETCH_AHEAD 16
+
+static enum status drain_memory(const struct shuffle *s, const struct node *node,
                                 const struct shuffle_sink *sink, struct error *e)
 {
     enum status st = STATUS_OK;
-    struct place *places = malloc((node->documents + 1) * sizeof *places);
-    uint64_t n = 0;
-    bool first = true;
-    if (!places)
-        return error_memory(e, node->documents * sizeof *places, "shuffling");
-    for (size_t at = 0; at < node->used;) {
-        struct record r;
-        memcpy(&r, node->memory + at, sizeof r);
-        if (first)
-            places[n++] = (struct place){r.key, at};
-        first = r.last;
-        at += sizeof r + (size_t)r.n * s->id_bytes;
-    }
-    if (n)
-        qsort(places, n, sizeof *places, by_key);
-    for (uint64_t i = 0; i < n; i++)
+    uint64_t n = node->documents;
+    int bits = 1;
+    while (bits < 24 && 2ull << bits < n)
+        bits++;
+    struct place *places = malloc((n + FETCH_AHEAD) * sizeof *places);
+    uint32_t *end = malloc(sizeof *end << bits);
+    if (!places || !end)
+        TRY_OUT(error_memory(e, n * sizeof *places, "shuffling"));
+    sort_documents(s, node, places, end, bits);
+    for (int i = 0; i < FETCH_AHEAD; i++)
+        places[n + i].at = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const uint8_t *soon = node->memory + places[i + FETCH_AHEAD].at;
+        __builtin_prefetch(soon);
+        __builtin_prefetch(soon + 64);
         TRY_OUT(emit_document(s, node, places[i].at, sink, e));
+    }
 out:
     free(places);
+    free(end);
     return st;
+}
+
+static enum status cut_file(const struct shuffle *s, struct error *e)
+{
+    return error_set(e, STATUS_FAILED, "a temporary file in %s is shorter than what was written",
+                     s->dir);
 }
 
 /* Reads a child's records one by one from its file. */
@@ -273,7 +376,7 @@ struct record_reader {
     const struct shuffle *s;
     int fd;
     uint64_t offset;
-    uint8_t *buffer; /* CHILD_BUFFER_BYTES + sizeof (struct record): any record fits */
+    uint8_t *buffer; /* CHILD_BUFFER_BYTES + RECORD_BYTES: any record fits */
     size_t begin, end;
 };
 
@@ -283,8 +386,8 @@ static enum status refill(struct record_reader *r, size_t want, bool *at_end, st
         memmove(r->buffer, r->buffer + r->begin, r->end - r->begin);
         r->end -= r->begin;
         r->begin = 0;
-        ssize_t got = pread(r->fd, r->buffer + r->end,
-                            CHILD_BUFFER_BYTES + sizeof(struct record) - r->end, (off_t)r->offset);
+        ssize_t got = pread(r->fd, r->buffer + r->end, CHILD_BUFFER_BYTES + RECORD_BYTES - r->end,
+                            (off_t)r->offset);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
@@ -302,54 +405,82 @@ static enum status next_record(struct record_reader *r, struct record *rec, cons
                                bool *done, struct error *e)
 {
     *done = false;
-    TRY(refill(r, sizeof *rec, done, e));
+    TRY(refill(r, RECORD_BYTES, done, e));
     if (*done && r->end == r->begin)
         return STATUS_OK;
     bool cut = *done;
     if (!cut) {
-        memcpy(rec, r->buffer + r->begin, sizeof *rec);
-        TRY(refill(r, sizeof *rec + (size_t)rec->n * r->s->id_bytes, &cut, e));
+        *rec = record_load(r->buffer + r->begin);
+        TRY(refill(r, record_size(r->s, rec), &cut, e));
     }
     if (cut)
-        return error_set(e, STATUS_FAILED,
-                         "a temporary file in %s is shorter than what was written", r->s->dir);
-    *ids = r->buffer + r->begin + sizeof *rec;
-    r->begin += sizeof *rec + (size_t)rec->n * r->s->id_bytes;
+        return cut_file(r->s, e);
+    *ids = r->buffer + r->begin + RECORD_BYTES;
+    r->begin += record_size(r->s, rec);
+    return STATUS_OK;
+}
+
+/* A child that fits into memory. */
+static enum status read_child(const struct shuffle *s, struct node *node, const struct child *c,
+                              struct error *e)
+{
+    TRY(node_allocate(s, node, e));
+    while (node->used < c->bytes) {
+        ssize_t got =
+            pread(c->fd, node->memory + node->used, c->bytes - node->used, (off_t)node->used);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return error_errno(e, "reading a temporary file in %s", s->dir);
+        if (got == 0)
+            return cut_file(s, e);
+        node->used += (size_t)got;
+    }
+    node->documents = c->documents;
     return STATUS_OK;
 }
 
 static enum status node_drain(const struct shuffle *s, struct node *node,
                               const struct shuffle_sink *sink, struct error *e);
 
+/* A child that is larger than memory: its records go to children of its own. One document, or no
+ * bits left to part them by: they leave as they lie. */
+static enum status stream_child(const struct shuffle *s, struct node *node, const struct child *c,
+                                const struct shuffle_sink *sink, struct error *e)
+{
+    struct record_reader r = {.s = s, .fd = c->fd};
+    struct record rec;
+    const uint8_t *ids = NULL;
+    bool done = false, as_it_lies = c->documents <= 1 || node->depth == DEPTH_LIMIT;
+    enum status st = STATUS_OK;
+    r.buffer = malloc(CHILD_BUFFER_BYTES + RECORD_BYTES);
+    if (!r.buffer)
+        return error_memory(e, CHILD_BUFFER_BYTES, "a shuffle buffer");
+    for (;;) {
+        TRY_OUT(next_record(&r, &rec, &ids, &done, e));
+        if (done)
+            break;
+        TRY_OUT(as_it_lies ? sink->put(sink->arg, ids, rec.n, rec.last, e)
+                           : node_add(s, node, &rec, ids, e));
+    }
+out:
+    free(r.buffer);
+    return st;
+}
+
 static enum status drain_child(const struct shuffle *s, const struct node *parent, struct child *c,
                                const struct shuffle_sink *sink, struct error *e)
 {
     struct node node = {.depth = parent->depth + 1};
-    struct record_reader r = {.s = s, .fd = c->fd};
-    struct record rec;
-    const uint8_t *ids = NULL;
-    bool done = c->fd < 0;
-    /* One document, or no bits left to part them by: they leave as they lie. */
-    bool stream = c->documents <= 1 || node.depth == DEPTH_LIMIT;
     enum status st = STATUS_OK;
-    r.buffer = malloc(CHILD_BUFFER_BYTES + sizeof rec);
-    if (!r.buffer)
-        return error_memory(e, CHILD_BUFFER_BYTES, "a shuffle buffer");
-    while (!done) {
-        TRY_OUT(next_record(&r, &rec, &ids, &done, e));
-        if (done)
-            break;
-        if (stream)
-            TRY_OUT(sink->put(sink->arg, ids, rec.n, rec.last, e));
-        else
-            TRY_OUT(node_add(s, &node, &rec, ids, e));
-    }
-    free(r.buffer);
-    r.buffer = NULL;
-    if (!stream)
-        TRY_OUT(node_drain(s, &node, sink, e));
+    if (c->fd < 0)
+        return STATUS_OK;
+    if (c->bytes <= s->memory_bytes && node.depth < DEPTH_LIMIT)
+        TRY_OUT(read_child(s, &node, c, e));
+    else
+        TRY_OUT(stream_child(s, &node, c, sink, e));
+    TRY_OUT(node_drain(s, &node, sink, e));
 out:
-    free(r.buffer);
     node_release(&node);
     return st;
 }
