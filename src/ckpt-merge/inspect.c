@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK_ELEMS ((int64_t)(CKPT_DATA_BYTES / 4))
+/* 1 MiB: each thread holds two, and a checkpoint's whole block when it checks one. */
+#define CHUNK_ELEMS ((int64_t)1 << 18)
 
 /* What one chunk, and then one tensor, comes to. Sums are added in chunk order, so the digits do
  * not depend on threads. */
@@ -128,8 +129,8 @@ static enum status scan_run(struct scan *scan, struct pool *pool, const char *la
     scan->threads = pool_threads(pool);
     scan->buffers = calloc(2 * (size_t)scan->threads, sizeof *scan->buffers);
     for (int i = 0; scan->buffers && i < 2 * scan->threads; i++)
-        if (!(scan->buffers[i] = malloc(CKPT_DATA_BYTES)))
-            return error_memory(e, CKPT_DATA_BYTES, "a buffer");
+        if (!(scan->buffers[i] = malloc((size_t)CHUNK_ELEMS * 4)))
+            return error_memory(e, (size_t)CHUNK_ELEMS * 4, "a buffer");
     if (!scan->buffers)
         return error_memory(e, 64, "buffers");
     for (size_t i = 0; i < scan->count; i++)

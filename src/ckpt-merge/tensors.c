@@ -75,7 +75,7 @@ enum status tensor_set_read(const struct tensor_set *s, size_t i, int64_t first,
 {
     if (s->ckpt)
         return ckpt_read(s->ckpt, ckpt_tensor_at(s->ckpt, i), s->kind, first, n, out, e);
-    return safetensors_read_f32(s->file, safetensors_at(s->file, i), first, n, out, e);
+    return safetensors_pread_f32(s->file, safetensors_at(s->file, i), first, n, out, e);
 }
 
 enum status tensor_set_config(const struct tensor_set *s, struct gpt2_config *c, bool *found,

@@ -1,5 +1,6 @@
 /* safetensors.c - opens a file or a folder of files, finds tensors, converts ranges to fp32. */
 #include "format/safetensors_private.h"
+#include "base/checked.h"
 #include "base/io.h"
 
 #include <errno.h>
@@ -251,43 +252,81 @@ const void *safetensors_data(const struct safetensors *s, const struct safetenso
     return s->files[t->file].map + t->offset;
 }
 
-enum status safetensors_read_f32(const struct safetensors *s, const struct safetensor *t,
-                                 int64_t first, int64_t n, float *out, struct error *e)
+static enum status check_range(const struct safetensors *s, const struct safetensor *t,
+                               int64_t first, int64_t n, struct error *e)
 {
+    const char *file = s->files[t->file].name;
     if (first < 0 || n < 0 || first > t->elems || n > t->elems - first)
-        return error_set(
-            e, STATUS_USAGE, "%s: tensor \"%s\" has %lld elements, wanted %lld from %lld",
-            s->files[t->file].name, t->name, (long long)t->elems, (long long)n, (long long)first);
-    const uint8_t *p =
-        (const uint8_t *)safetensors_data(s, t) + (size_t)first * dtype_bytes(t->dtype);
+        return error_set(e, STATUS_USAGE,
+                         "%s: tensor \"%s\" has %lld elements, wanted %lld from %lld", file,
+                         t->name, (long long)t->elems, (long long)n, (long long)first);
+    if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 &&
+        t->dtype != DTYPE_F64)
+        return error_set(e, STATUS_DATA, "%s: tensor \"%s\" has dtype %s, expected a float type",
+                         file, t->name, dtype_name(t->dtype));
+    return STATUS_OK;
+}
+
+/* n elements at p, which need not be aligned (old files' are not) and, when narrower than fp32, may
+ * be the end of out itself: element i is read before place i is written. */
+static void convert(enum dtype type, const uint8_t *p, int64_t n, float *out)
+{
     uint16_t half;
     double wide;
-    switch (t->dtype) { /* memcpy: old files do not align their data */
-    case DTYPE_F32:
+    if (type == DTYPE_F32 && (const uint8_t *)out != p) {
         memcpy(out, p, (size_t)n * sizeof *out);
-        return STATUS_OK;
-    case DTYPE_BF16:
+    } else if (type == DTYPE_BF16) {
         for (int64_t i = 0; i < n; i++) {
             memcpy(&half, p + 2 * i, 2);
             out[i] = bf16_to_f32(half);
         }
-        return STATUS_OK;
-    case DTYPE_F16:
+    } else if (type == DTYPE_F16) {
         for (int64_t i = 0; i < n; i++) {
             memcpy(&half, p + 2 * i, 2);
             out[i] = f16_to_f32(half);
         }
-        return STATUS_OK;
-    case DTYPE_F64:
+    } else if (type == DTYPE_F64) {
         for (int64_t i = 0; i < n; i++) {
             memcpy(&wide, p + 8 * i, 8);
             out[i] = (float)wide;
         }
-        return STATUS_OK;
-    default:
-        return error_set(e, STATUS_DATA, "%s: tensor \"%s\" has dtype %s, expected a float type",
-                         s->files[t->file].name, t->name, dtype_name(t->dtype));
     }
+}
+
+enum status safetensors_read_f32(const struct safetensors *s, const struct safetensor *t,
+                                 int64_t first, int64_t n, float *out, struct error *e)
+{
+    TRY(check_range(s, t, first, n, e));
+    const uint8_t *data = safetensors_data(s, t);
+    convert(t->dtype, data + (size_t)first * dtype_bytes(t->dtype), n, out);
+    return STATUS_OK;
+}
+
+enum status safetensors_pread_f32(const struct safetensors *s, const struct safetensor *t,
+                                  int64_t first, int64_t n, float *out, struct error *e)
+{
+    const char *file = s->files[t->file].name;
+    const size_t elem = dtype_bytes(t->dtype);
+    enum status st = STATUS_OK;
+    double wide[512];
+    TRY(check_range(s, t, first, n, e));
+    int fd = open(file, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return error_errno(e, "cannot open %s", file);
+    while (n > 0) {
+        bool fits = elem <= sizeof *out;
+        int64_t take = fits ? n : min_i64(n, sizeof wide / sizeof *wide);
+        uint8_t *raw = fits ? (uint8_t *)(out + take) - (size_t)take * elem : (uint8_t *)wide;
+        TRY_OUT(
+            fd_read_at(fd, file, t->offset + (uint64_t)first * elem, raw, (size_t)take * elem, e));
+        convert(t->dtype, raw, take, out);
+        first += take;
+        out += take;
+        n -= take;
+    }
+out:
+    close(fd);
+    return st;
 }
 
 const char *safetensors_file_name(const struct safetensors *s, uint32_t file)

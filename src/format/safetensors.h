@@ -39,6 +39,10 @@ const void *safetensors_data(const struct safetensors *s, const struct safetenso
 /* out[n] = elements first .. first+n-1 of a float tensor as fp32. */
 enum status safetensors_read_f32(const struct safetensors *s, const struct safetensor *t,
                                  int64_t first, int64_t n, float *out, struct error *e) MUST_CHECK;
+/* The same by reading the file: mapped pages count as this process's memory, and a fault may map
+ * any number of them. For one pass over files of any size in bounded memory. Thread-safe. */
+enum status safetensors_pread_f32(const struct safetensors *s, const struct safetensor *t,
+                                  int64_t first, int64_t n, float *out, struct error *e) MUST_CHECK;
 const char *safetensors_file_name(const struct safetensors *s, uint32_t file);
 const char *safetensors_metadata(const struct safetensors *s, const char *key); /* NULL if absent */
 

@@ -28,6 +28,10 @@ static enum status open_close(const char *path)
     return st;
 }
 
+static enum status (*const readers[])(const struct safetensors *, const struct safetensor *,
+                                      int64_t, int64_t, float *, struct error *) = {
+    safetensors_read_f32, safetensors_pread_f32};
+
 static void test_round_trip(void)
 {
     static const char *const metadata[] = {"format", "pt", "note", "a \"quoted\" word", NULL};
@@ -70,11 +74,13 @@ static void test_round_trip(void)
             if (!found)
                 continue;
             CHECK_INT(found->elems, 24);
-            CHECK_OK(safetensors_read_f32(s, found, 5, 19, back, &e));
-            for (int i = 0; i < 19; i++)
-                CHECK_NEAR(back[i], values[5 + i], 0);
-            CHECK_ERROR(safetensors_read_f32(s, found, 5, 20, back, &e), STATUS_USAGE,
-                        "24 elements");
+            for (int r = 0; r < 2; r++) {
+                memset(back, 0xff, sizeof back);
+                CHECK_OK(readers[r](s, found, 5, 19, back, &e));
+                for (int i = 0; i < 19; i++)
+                    CHECK_NEAR(back[i], values[5 + i], 0);
+                CHECK_ERROR(readers[r](s, found, 5, 20, back, &e), STATUS_USAGE, "24 elements");
+            }
         }
         CHECK_INT(safetensors_find(s, "scalar")->elems, 1);
         CHECK_INT(safetensors_find(s, "empty")->elems, 0);
@@ -91,6 +97,41 @@ static void test_round_trip(void)
             CHECK_ERROR(open_close(work_path("cut")), STATUS_DATA, "cut");
         }
         free(good);
+    }
+}
+
+static void test_wide(void)
+{
+    struct safetensor t[] = {{.name = "wide", .dtype = DTYPE_F64, .dims = 1, .shape = {1500}},
+                             {.name = "whole", .dtype = DTYPE_I64, .dims = 1, .shape = {2}}};
+    double values[1502];
+    float back[1500];
+    struct output out = {0};
+    struct safetensors *s = NULL;
+    for (int i = 0; i < 1502; i++)
+        values[i] = i * 0.1 - 70;
+    CASE("fp64 is rounded, integers are refused, mapped or not")
+    {
+        CHECK_OK(output_open(&out, work_path("wide"), OUTPUT_BINARY, &e));
+        CHECK_OK(safetensors_write_header(&out, t, 2, NULL, &e));
+        CHECK_OK(output_write(&out, values, sizeof values, &e));
+        CHECK_OK(output_commit(&out, &e));
+        output_close(&out);
+        CHECK_OK(safetensors_open(&s, work_path("wide"), &e));
+        for (int r = 0; r < 2; r++) {
+            CHECK_OK(readers[r](s, safetensors_find(s, "wide"), 3, 1497, back, &e));
+            for (int i = 0; i < 1497; i++)
+                CHECK_NEAR(back[i], (float)values[3 + i], 0);
+            CHECK_ERROR(readers[r](s, safetensors_find(s, "whole"), 0, 1, back, &e), STATUS_DATA,
+                        "expected a float type");
+        }
+    }
+    CASE("a file that is cut while it is open")
+    {
+        CHECK_INT(truncate(work_path("wide"), 1000), 0);
+        CHECK_ERROR(safetensors_pread_f32(s, safetensors_find(s, "wide"), 3, 1497, back, &e),
+                    STATUS_DATA, "wide");
+        safetensors_close(s);
     }
 }
 
@@ -197,6 +238,7 @@ int main(void)
 {
     work_begin("safetensors");
     test_round_trip();
+    test_wide();
     test_refusals();
     test_index();
     work_end();
