@@ -203,8 +203,10 @@ static const struct option_spec specs[] = {
           "GB/s a rank sends inside a node, for the plan's times."),
     FLOAT("network-bandwidth", node_bandwidth, "50", 1e-6, 1e6,
           "GB/s a node sends to other nodes, for the plan's times."),
-    FLOAT("network-latency", latency, "20", 0, 1e9,
-          "Microseconds a message, for the plan's times."),
+    FLOAT("node-latency", node_latency, "5", 0, 1e9,
+          "Microseconds a message inside a node, for the plan's times."),
+    FLOAT("network-latency", network_latency, "20", 0, 1e9,
+          "Microseconds a message to another node, for the plan's times."),
     BOOL("json", json, "0", "The plan as JSON."),
 };
 

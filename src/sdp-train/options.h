@@ -48,7 +48,8 @@ struct train_options {
     /* plan */
     bool plan, json;
     int64_t world_size, plan_time, device_memory;
-    double device_tflops, memory_bandwidth, host_bandwidth, link_bandwidth, node_bandwidth, latency;
+    double device_tflops, memory_bandwidth, host_bandwidth, link_bandwidth, node_bandwidth;
+    double node_latency, network_latency;
 };
 
 extern const struct option_table train_option_table;

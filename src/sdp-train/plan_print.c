@@ -132,7 +132,8 @@ enum status train_print_plan(const struct train_options *o, const struct sdp_con
                                   .host_gbs = o->host_bandwidth,
                                   .node_gbs = o->link_bandwidth,
                                   .network_gbs = o->node_bandwidth,
-                                  .latency_us = o->latency,
+                                  .node_latency_us = o->node_latency,
+                                  .network_latency_us = o->network_latency,
                                   .ring = ring};
     int per_node = (int)(o->ranks_per_node ? o->ranks_per_node : world);
     TRY(sdp_plan_make(c, (int)world, per_node, backend, &rates, o->device_memory, &p, e));

@@ -4,22 +4,24 @@
  * Every stream has a clock. A kernel advances its stream's by the larger of operations over the
  * device's rate and bytes over its memory bandwidth; events carry times between streams; a
  * collective starts when its stream and its link are free, and takes the slowest of what a rank
- * sends inside its node and what its node's ranks send to other nodes. So what --plan prints is
- * what the engine would do: the same gathers, the same waits, the same bytes. Not modelled: ranks
- * that differ, launch overhead, and contention other than for links. */
+ * sends inside its node and what its node's ranks send to other nodes, and the latency of each hop
+ * that follows another: all hops of a way round a ring, one where everyone sends to everyone. So
+ * what --plan prints is what the engine would do: the same gathers, the same waits, the same bytes.
+ * Not modelled: ranks that differ, launch overhead, and contention other than for links. */
 #ifndef SDP_SIM_H
 #define SDP_SIM_H
 
 #include "sdp/engine.h"
 
 struct sdp_sim_rates {
-    double tflops;      /* of products and attention, per rank */
-    double memory_gbs;  /* device memory, read plus written */
-    double host_gbs;    /* between device and host memory */
-    double node_gbs;    /* what a rank sends inside its node */
-    double network_gbs; /* what a node sends to other nodes */
-    double latency_us;  /* of a message */
-    bool ring;          /* collectives pass data on (NCCL); else everyone sends to everyone (MPI) */
+    double tflops;             /* of products and attention, per rank */
+    double memory_gbs;         /* device memory, read plus written */
+    double host_gbs;           /* between device and host memory */
+    double node_gbs;           /* what a rank sends inside its node */
+    double network_gbs;        /* what a node sends to other nodes */
+    double node_latency_us;    /* of a message inside a node */
+    double network_latency_us; /* of a message between nodes */
+    bool ring; /* collectives pass data on (NCCL); else everyone sends to everyone (MPI) */
 };
 
 enum sdp_traffic {

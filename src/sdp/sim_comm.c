@@ -62,6 +62,21 @@ static void sim_free_comm(struct comm *c)
     free(c);
 }
 
+/* Time of one round without a byte. In a ring the last part to arrive has come through all members
+ * but one: it crossed as many borders between nodes as there are nodes, or one less where every hop
+ * is one. Otherwise all messages are under way at once. */
+static double latency_us(const struct sim_comm *c, const struct sdp_sim_rates *r)
+{
+    int hops = c->base.size - 1, nodes = c->base.size / c->local;
+    if (!r->ring) {
+        double near = c->local > 1 ? r->node_latency_us : 0;
+        double far = nodes > 1 ? r->network_latency_us : 0;
+        return near > far ? near : far;
+    }
+    int borders = nodes == 1 ? 0 : c->local > 1 ? nodes : hops;
+    return borders * r->network_latency_us + (hops - borders) * r->node_latency_us;
+}
+
 /* A rank sends `bytes` of its own to each of the others (or passes as much on, in a ring). The
  * node's ranks do so at the same time and share its link to other nodes. */
 static void transfer(struct comm *head, struct stream *s, double bytes, int rounds)
@@ -79,11 +94,10 @@ static void transfer(struct comm *head, struct stream *s, double bytes, int roun
         inside = near * bytes;
         outside = (double)remote * bytes * d->node_size;
     }
-    int steps = d->rates.ring ? others : 1;
-    double seconds = steps * d->rates.latency_us * 1e-6;
     double in_time = inside / (d->rates.node_gbs * 1e9);
     double out_time = outside / (d->rates.network_gbs * 1e9);
-    seconds = rounds * (seconds + (in_time > out_time ? in_time : out_time));
+    double seconds =
+        rounds * (latency_us(c, &d->rates) * 1e-6 + (in_time > out_time ? in_time : out_time));
     bool out = remote > 0;
     double start = s->now > d->link_free[out] ? s->now : d->link_free[out];
     s->now = d->link_free[out] = start + seconds;

@@ -41,7 +41,7 @@ predict() { # TFLOPS GBS OPTIONS: writes $work/plan
     shift 2
     sdp-train --plan --json $base --world-size "$world" --ranks-per-node "$per" --comm mpi --device-tflops "$tflops" \
         --memory-bandwidth 1e6 --network-bandwidth "$network" --node-bandwidth "${NODE_GBS:-2}" \
-        --network-latency "${LATENCY_US:-50}" "$@" >"$work/plan"
+        --node-latency "${LATENCY_US:-50}" --network-latency "${LATENCY_US:-50}" "$@" >"$work/plan"
 }
 # One run gives the plan what it cannot know: how fast the processors are, and how much of the link's nominal
 # rate TCP gets. The other runs are then predicted.
