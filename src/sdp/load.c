@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Where elements come from: out[n] = elements first.. of tensor number `tensor`, of one kind. */
 struct source {
@@ -98,12 +97,10 @@ static enum status read_init(const struct source *s, int64_t tensor, int64_t fir
     return STATUS_OK;
 }
 
-/* This rank's share of the host's processors: no more than it may run on, or than have a part. */
+/* This rank's share of the host's processors, as far as there are parts for them. */
 static int draw_threads(const struct world *w)
 {
-    int64_t share = sysconf(_SC_NPROCESSORS_ONLN) / max_i64(1, w->host_size);
-    int64_t parts = SDP_PIECE_ELEMS / DRAW_ELEMS;
-    return (int)max_i64(1, min_i64(parts, min_i64(cpu_count(), share)));
+    return (int)min_i64(SDP_PIECE_ELEMS / DRAW_ELEMS, w->cpus);
 }
 
 enum status sdp_load_init(struct sdp_engine *x, uint64_t seed, struct error *e)
