@@ -14,7 +14,7 @@ export PATH=$BIN:$PATH SDP_GPT2_SHARE=${SDP_GPT2_SHARE:-$ROOT/share}
 # Tests start several ranks on few cores, as any user, without a network.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
-export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_base_warn_component_unused=0
+export OMPI_MCA_btl_base_warn_component_unused=0
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
 need_shared() { [ -n "$SHARED" ] || skip "reference data not beside the checkout"; }
