@@ -95,11 +95,34 @@ static enum status start_workers(struct run *r, bool strip_eot, struct error *e)
     return STATUS_OK;
 }
 
+/* Large blocks come from the heap, and the heap from pages of 2 MiB where the kernel has them: what
+ * loading the vocabulary gives back is used again, and there is a tenth of the page faults. What is
+ * not used of it takes no memory. */
+static void prepare_heap(int threads)
+{
+    const size_t huge = (size_t)2 << 20, most = (size_t)1 << 30;
+    size_t bytes =
+        (size_t)(threads + 1) * 8 * (1 << 20); /* vocabulary; cache and batches of each */
+    int pad = (int)(bytes < most ? bytes : most);
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_MMAP_THRESHOLD, 16 << 20);
+    mallopt(M_TRIM_THRESHOLD, pad);
+    mallopt(M_TOP_PAD, pad);
+    uintptr_t begin = (uintptr_t)sbrk(0), end;
+    void *volatile first = malloc(1 << 20); /* more than there is; volatile keeps it */
+    end = (uintptr_t)sbrk(0) & ~(huge - 1);
+    begin = (begin + huge - 1) & ~(huge - 1);
+    if (begin < end)
+        (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE); /* a hint: it may fail */
+    free(first);
+}
+
 static enum status run(struct run *r, const struct options *o, struct error *e)
 {
     const struct config *c = r->config;
     struct progress progress;
     TRY(plan_resolve(&r->plan, c, o, e));
+    prepare_heap(r->plan.threads);
     TRY(reader_open(&r->reader, &r->plan, o->positional, o->positional_count, e));
     TRY(open_vocab(r, e));
     bool stream_eot = r->plan.input == INPUT_TOKENS && reader_ends_with_eot(r->reader);
@@ -136,24 +159,6 @@ static void release(struct run *r)
     reader_free(r->reader);
 }
 
-/* Large blocks come from the heap, and the heap from pages of 2 MiB where the kernel has them: what
- * loading the vocabulary gives back is used again, and there are a third of the page faults. */
-static void prepare_heap(void)
-{
-    const size_t heap_bytes = (size_t)16 << 20, huge = (size_t)2 << 20;
-    uintptr_t begin = (uintptr_t)sbrk(0), end;
-    mallopt(M_ARENA_MAX, 1);
-    mallopt(M_MMAP_THRESHOLD, (int)heap_bytes);
-    mallopt(M_TRIM_THRESHOLD, (int)heap_bytes);
-    mallopt(M_TOP_PAD, (int)heap_bytes);
-    void *volatile first = malloc(1); /* makes the heap; without volatile it may be left out */
-    free(first);
-    end = (uintptr_t)sbrk(0) & ~(huge - 1);
-    begin = (begin + huge - 1) & ~(huge - 1);
-    if (begin < end)
-        (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE); /* a hint: it may fail */
-}
-
 int main(int argc, char **argv)
 {
     struct error e = {0};
@@ -162,7 +167,6 @@ int main(int argc, char **argv)
     struct run r = {.config = &config};
     enum option_action action;
 
-    prepare_heap();
     log_set_prefix("gpt2-tokenize");
     if (options_parse(&options, &config_table, argc, argv, &config, &action, &e) != STATUS_OK)
         return log_error(&e);

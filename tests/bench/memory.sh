@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # make bench-memory: peak resident memory and speed of the streaming stages on inputs many times their memory. Fails when
-# shard-pack needs 64 MiB or more: GIGABYTES=4 through a pipe onto disk, the same shuffled, and DROPPED=20 gigabytes of
+# shard-pack needs 64 MiB or more: GIGABYTES=4 through a pipe onto disk, the same shuffled, and DROPPED=100 gigabytes of
 # documents that are too short for a sample, which costs no disk. With sdp-train and ckpt-merge built, a checkpoint of
 # the 124M model is merged too.
 # usage: memory.sh [WORKDIR]       BIN=folder of the programs, when they are not on PATH
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tests/bench/bars.bash
 if [ -n "${BIN:-}" ]; then PATH=$(realpath "$BIN"):$PATH; fi
 export SDP_GPT2_SHARE=${SDP_GPT2_SHARE:-$PWD/share}
-gigabytes=${GIGABYTES:-4} dropped=${DROPPED:-20} limit_mib=64 failed=0
+gigabytes=${GIGABYTES:-4} dropped=${DROPPED:-100}
 work=$(mktemp -d -p "${1:-${TMPDIR:-/tmp}}")
 trap 'rm -rf "$work"' EXIT
 
@@ -36,9 +37,8 @@ row() {
     } | measure shard-pack --quiet --input-format bin --split eot-ends -o "$work/set" "$@")
     shard-pack --quiet --list "$work/set" >/dev/null # there is a set: the run went to its end
     rm -rf "$work/set"
-    awk -v m="$name" -v n="$size" -v s="$seconds" -v p="$peak" 'BEGIN {
-        printf "shard-pack %-24s %4d GB %8.2f GB/s    peak %d MiB\n", m, n, n / s, p }'
-    [ "$peak" -lt "$limit_mib" ] || { failed=1 && echo "  over the limit of $limit_mib MiB"; }
+    echo "      shard-pack $name: $size GB, $(value "$size / $seconds" 2) GB/s"
+    bar "shard-pack $name, $size GB, peak" "$peak" MiB '<' 64
 }
 
 # 64 MB of 16-bit ids (nanoGPT's form) in documents of 500: id 257, then <|endoftext|> (50256).

@@ -2,11 +2,13 @@
 # make bench-pack: shard-pack from the page cache beside cp of the same bytes, to memory (/dev/shm) and to disk (each
 # with fsync), and --verify beside cat. Whole processes that take turns; the best of 3 runs counts, of up to RUNS=10
 # while that is below the bar. Fails when packing is slower than 1 GB/s of tokens to memory or 1.5 times cp's time to
-# disk (a separator behind every short line is shown without a bar), or when --verify takes more than 1.5 times cat's
-# time on files that the page cache does not hold.
+# disk (a separator behind every short line is shown without a bar), when --verify takes more than 1.5 times cat's
+# time on files that the page cache does not hold, or when shuffling lines takes longer than shuf, which holds all of
+# them in memory.
 # MEGABYTES=400 of 16-bit ids; WORK=folder on the disk to measure.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tests/bench/bars.bash
 export SDP_GPT2_SHARE=${SDP_GPT2_SHARE:-$PWD/share}
 bin=$(realpath "${BIN:-bin}")
 runs=${RUNS:-10} megabytes=${MEGABYTES:-400}
@@ -14,15 +16,6 @@ disk=$(mktemp -d -p "${WORK:-${TMPDIR:-/tmp}}")
 places=("$disk")
 if [ -w /dev/shm ]; then places=("$(mktemp -d -p /dev/shm)" "$disk"); else echo "no /dev/shm: memory is left out"; fi
 trap 'rm -rf "${places[@]}"' EXIT
-failed=0
-
-seconds() { # COMMAND...: how long it takes
-    local began=$EPOCHREALTIME
-    "$@" >/dev/null
-    awk -v a="$began" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.4f", b - a }'
-}
-least() { awk -v a="$1" -v b="${2:-1e9}" 'BEGIN { print a < b ? a : b }'; }
-holds() { awk "BEGIN { exit !($1) }"; } # an arithmetic expression
 
 # Packs the inputs to DIR/out; copies them to DIR/copy.
 pack() { "$bin/shard-pack" --quiet -o "$1/out" "${@:2}"; }
@@ -46,9 +39,14 @@ row() {
         if [[ $name = *separator* ]]; then limit=1; elif [ "$where" = disk ]; then limit="$mine <= 1.5 * $theirs"; else limit="$bytes / $mine >= 1e9"; fi
         [ "$run" -lt 3 ] || ! holds "$limit" || break
     done
-    awk -v n="$name" -v w="$where" -v b="$bytes" -v m="$mine" -v t="$theirs" 'BEGIN {
-        printf "%-34s %-7s %6.2f GB/s   cp %6.2f GB/s   time ratio %5.2f\n", n, w, b / m / 1e9, b / t / 1e9, m / t }'
-    holds "$limit" || { failed=1 && echo "  below the bar: $limit"; }
+    echo "      $name, $where: $(value "$bytes / $mine / 1e9" 2) GB/s, cp $(value "$bytes / $theirs / 1e9" 2) GB/s"
+    if [ "$limit" = 1 ]; then
+        return
+    elif [ "$where" = disk ]; then
+        bar "$name, $where, time over cp" "$(value "$mine / $theirs" 2)" times '<=' 1.5
+    else
+        bar "$name, $where" "$(value "$bytes / $mine / 1e9" 2)" GB/s '>=' 1
+    fi
 }
 
 # Reading again what the page cache has been told to forget.
@@ -64,9 +62,23 @@ verify_row() { # cold|warm
         [ "$1" = warm ] || limit="$mine <= 1.5 * $theirs"
         [ "$run" -lt 3 ] || ! holds "$limit" || break
     done
-    awk -v n="--verify, page cache $1" -v b="$bytes" -v m="$mine" -v t="$theirs" 'BEGIN {
-        printf "%-34s %-7s %6.2f GB/s   cat %5.2f GB/s   time ratio %5.2f\n", n, "disk", b / m / 1e9, b / t / 1e9, m / t }'
-    holds "$limit" || { failed=1 && echo "  below the bar: $limit"; }
+    echo "      --verify, page cache $1: $(value "$bytes / $mine / 1e9" 2) GB/s, cat $(value "$bytes / $theirs / 1e9" 2) GB/s"
+    [ "$1" = warm ] || bar "--verify, page cache $1, time over cat" "$(value "$mine / $theirs" 2)" times '<=' 1.5
+}
+
+# Documents of a line each in a random order, to the first place; the same lines through shuf.
+shuffle_row() {
+    local mine='' theirs='' run
+    for _ in "${streams[@]}"; do cat "$disk/lines"; done >"${places[0]}/text"
+    for run in $(seq "$runs"); do
+        mine=$(least "$(seconds pack "${places[0]}" --shuffle-documents 1 "${streams[@]}")" "$mine")
+        rm -rf "${places[0]}/out"
+        theirs=$(least "$(seconds shuf "${places[0]}/text")" "$theirs")
+        [ "$run" -lt 3 ] || ! holds "$mine <= $theirs" || break
+    done
+    rm "${places[0]}/text"
+    echo "      --shuffle-documents, lines: $(value "$total / $mine / 1e9" 2) GB/s of tokens"
+    bar "--shuffle-documents, lines, time over shuf" "$(value "$mine / $theirs" 2)" times '<=' 1
 }
 
 # A raw file of 16-bit ids, and a token stream of many short documents that is given as often as fills MEGABYTES.
@@ -83,6 +95,7 @@ for dir in "${places[@]}"; do
     row "token stream, groups of 1000" "$dir" "$total" --group-documents 1000 -- "${streams[@]}"
     row "token stream, separator" "$dir" "$total" --separator eot -- "${streams[@]}"
 done
+shuffle_row
 pack "$disk" "$disk/ids.bin" && mv "$disk/out" "$disk/set"
 verify_row warm
 verify_row cold
