@@ -11,8 +11,7 @@
 
 #define NO_KEY UINT32_MAX
 
-/* --- up to 4096 bytes: keys in an array, minima of each 64 --------------------------------------
- */
+/* --- up to 4096 bytes: keys in an array, minima of each 64 ------------------------------------ */
 
 static uint32_t least_of(const uint32_t *v, size_t n)
 {
@@ -111,8 +110,7 @@ size_t bpe_merge_window(const struct bpe *b, struct bpe_window *w, const char *t
     return count;
 }
 
-/* --- any length, with a heap --------------------------------------------------------------------
- */
+/* --- any length, with a heap ------------------------------------------------------------------ */
 
 struct heap {
     uint64_t *key; /* merged << 32 | position; the least is first */
@@ -223,9 +221,9 @@ enum status bpe_merge_heap(const struct bpe *b, const char *text, size_t n, uint
     return STATUS_OK;
 }
 
-/* --- any length, by windows ---------------------------------------------------------------------
- *
- * A sequence of tokens is the encoding of its text if and only if each two neighbours, encoded
+/* --- any length, by windows ------------------------------------------------------------------- */
+
+/* A sequence of tokens is the encoding of its text if and only if each two neighbours, encoded
  * together, come out as themselves. (Consider the first merge that would cross from one token into
  * its neighbour: up to it both were merged as if alone, so the pair alone would have crossed as
  * well; and the other way round.) So if one window encodes as ... t u v ..., and a second window

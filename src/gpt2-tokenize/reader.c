@@ -218,8 +218,7 @@ static enum status next_tokens(struct reader *r, struct batch *b, bool *more, st
     return STATUS_OK;
 }
 
-/* --- both --------------------------------------------------------------------------------------
- */
+/* --- both ------------------------------------------------------------------------------------- */
 
 enum status reader_next(struct reader *r, struct batch *b, bool *more, struct error *e)
 {

@@ -10,8 +10,7 @@ static enum status no_memory(const struct strbuf *out, struct error *e)
     return error_memory(e, out->length, "the output of a batch");
 }
 
-/* --- ids ----------------------------------------------------------------------------------------
- */
+/* --- ids -------------------------------------------------------------------------------------- */
 
 static char *put_number(char *to, uint32_t v)
 {
@@ -53,8 +52,7 @@ enum status render_ids(const struct batch *b, struct strbuf *out, struct error *
     return STATUS_OK;
 }
 
-/* --- pieces -------------------------------------------------------------------------------------
- */
+/* --- pieces ----------------------------------------------------------------------------------- */
 
 /* Bytes as people can read them: a token need not be whole characters, so what is no UTF-8 is
  * written \xHH. */
@@ -99,8 +97,7 @@ enum status render_pieces(const struct batch *b, const struct bpe *bpe, struct s
     return STATUS_OK;
 }
 
-/* --- decoded text -------------------------------------------------------------------------------
- */
+/* --- decoded text ----------------------------------------------------------------------------- */
 
 static enum status decode_range(const struct bpe *bpe, const struct batch *b, size_t from,
                                 size_t to, struct strbuf *out, struct error *e)

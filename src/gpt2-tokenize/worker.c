@@ -33,8 +33,7 @@ static enum status end_document(struct worker *w, struct batch *b, struct error 
     return ends_push(&b->ends, b->ids.length, e);
 }
 
-/* --- input in lines ----------------------------------------------------------------------------
- */
+/* --- input in lines --------------------------------------------------------------------------- */
 
 static bool is_blank(const char *text, size_t n)
 {
@@ -102,8 +101,7 @@ static enum status lines(struct worker *w, struct batch *b, struct error *e)
     return (at < end || inside) && !b->open ? end_document(w, b, e) : STATUS_OK;
 }
 
-/* --- token streams -----------------------------------------------------------------------------
- */
+/* --- token streams ---------------------------------------------------------------------------- */
 
 static enum status widen(struct worker *w, struct batch *b, struct error *e)
 {
@@ -130,8 +128,7 @@ static enum status widen(struct worker *w, struct batch *b, struct error *e)
     return STATUS_OK;
 }
 
-/* --- one batch ----------------------------------------------------------------------------------
- */
+/* --- one batch -------------------------------------------------------------------------------- */
 
 static enum status to_ids(struct worker *w, struct batch *b, struct error *e)
 {

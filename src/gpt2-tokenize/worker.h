@@ -21,16 +21,14 @@ void worker_release(struct worker *w);
 /* Failures are left in b->error. */
 void worker_run(struct worker *w, struct batch *b);
 
-/* --- render.c: b->ids and b->ends to b->text ---------------------------------------------------
- */
+/* --- render.c: b->ids and b->ends to b->text -------------------------------------------------- */
 enum status render_ids(const struct batch *b, struct strbuf *out, struct error *e) MUST_CHECK;
 enum status render_pieces(const struct batch *b, const struct bpe *bpe, struct strbuf *out,
                           struct error *e) MUST_CHECK;
 enum status render_text(struct worker *w, const struct batch *b, struct strbuf *out,
                         struct error *e) MUST_CHECK;
 
-/* --- ids.c -------------------------------------------------------------------------------------
- */
+/* --- ids.c ------------------------------------------------------------------------------------ */
 /* One JSON array of integers below vocab_size, appended to out. */
 enum status ids_parse(const char *text, size_t bytes, uint32_t vocab_size, const char *name,
                       uint64_t line, struct token_buffer *out, struct error *e) MUST_CHECK;

@@ -167,8 +167,7 @@ static const struct option_table table = {
     .config_file = true,
 };
 
-/* --- from the command line to pack_options ------------------------------------------------------
- */
+/* --- from the command line to pack_options ---------------------------------------------------- */
 
 static enum status parse_group(const char *text, uint64_t *n, struct error *e)
 {

@@ -24,8 +24,8 @@
 #define DEPTH_LIMIT (64 / FANOUT_BITS)
 #define CHILD_BUFFER_BYTES ((size_t)32 << 10)
 #define PIECE_IDS ((size_t)8 << 10) /* so that a record fits a child's buffer at either width */
-#define SHUFFLE_STREAM 0x73687566u  /* "shuf": keeps these keys apart from other uses of the seed \
-                                     */
+/* "shuf": keeps these keys apart from other uses of the seed. */
+#define SHUFFLE_STREAM 0x73687566u
 
 struct record {
     uint64_t key;
@@ -193,8 +193,7 @@ static enum status node_add(const struct shuffle *s, struct node *node, const st
     return STATUS_OK;
 }
 
-/* --- in -----------------------------------------------------------------------------------------
- */
+/* --- in --------------------------------------------------------------------------------------- */
 
 enum status shuffle_new(struct shuffle **out_s, uint64_t seed, uint32_t id_bytes, const char *dir,
                         uint64_t memory_bytes, struct error *e)

@@ -66,8 +66,7 @@ char *http_url_for_people(const char *url)
     return NULL;
 }
 
-/* --- one transfer ------------------------------------------------------------------------------
- */
+/* --- one transfer ----------------------------------------------------------------------------- */
 
 static size_t on_body(char *data, size_t size, size_t n, void *arg)
 {
@@ -426,8 +425,7 @@ enum http_verdict http_attempt(struct http *http, const struct http_request *req
     return transfer_finish(&t, curl_easy_perform(http->easy), e);
 }
 
-/* --- retries -----------------------------------------------------------------------------------
- */
+/* --- retries ---------------------------------------------------------------------------------- */
 
 double http_retry_delay(const struct http *http, int n)
 {

@@ -47,8 +47,7 @@ static uint64_t page_count(const struct session *s)
     return ((uint64_t)s->total + PAGE_ROWS - 1) / PAGE_ROWS;
 }
 
-/* --- one answer ---------------------------------------------------------------------------------
- */
+/* --- one answer ------------------------------------------------------------------------------- */
 
 static enum status take_total(struct session *s, const struct page *p, const json_t *answer,
                               struct error *e)
@@ -123,8 +122,7 @@ out:
     return st;
 }
 
-/* --- several at once ----------------------------------------------------------------------------
- */
+/* --- several at once -------------------------------------------------------------------------- */
 
 static enum status describe_page(struct session *s, struct page *p, struct error *e)
 {
@@ -267,8 +265,7 @@ static enum status run_session(struct session *s, struct error *e)
     }
 }
 
-/* --- the beginning that an earlier run left
- * -------------------------------------------------------- */
+/* --- the beginning that an earlier run left --------------------------------------------------- */
 
 /* Whole pages among the first `have` bytes; *bytes is where they end. */
 static enum status count_pages(int fd, uint64_t have, uint64_t *pages, uint64_t *bytes,

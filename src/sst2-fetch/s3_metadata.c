@@ -54,8 +54,7 @@ static enum status ask(struct http *http, const char *method, const char *url, c
     return STATUS_OK;
 }
 
-/* --- containers
- * ----------------------------------------------------------------------------------- */
+/* --- containers ------------------------------------------------------------------------------- */
 
 /* Credentials in the clear are for this machine's own addresses only. */
 static bool is_local_url(const char *url)
@@ -123,8 +122,7 @@ out:
     return st;
 }
 
-/* --- EC2
- * -------------------------------------------------------------------------------------------- */
+/* --- EC2 -------------------------------------------------------------------------------------- */
 
 static enum status from_instance(struct s3 *s3, const char *base, struct http *http,
                                  struct error *e)
