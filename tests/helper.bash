@@ -23,6 +23,16 @@ need_command() { command -v "$1" >/dev/null || skip "$1 is not installed"; }
 status_is() { [ "$status" -eq "$1" ] || { echo "exit status $status, want $1"; echo "$output"; return 1; }; }
 # has TEXT: the last `run` printed TEXT.
 has() { [[ "$output" == *"$1"* ]] || { echo "missing: $1"; echo "got: $output"; return 1; }; }
+# says TEXT: the last `run --separate-stderr` printed TEXT on stderr.
+says() { [[ "$stderr" == *"$1"* ]] || { echo "missing: $1"; echo "got: $stderr"; return 1; }; }
+# start_server PROGRAM DIR PORT_FILE [ARGUMENT...]: a server of tests/servers over DIR that notes requests in $LOG. Its
+# port is in PORT_FILE when this returns, its process in SERVER.
+start_server() {
+    timeout 900 python3 "$ROOT/tests/servers/$1" "$2" "$3" "$LOG" "${@:4}" >"$3.out" 2>&1 3>&- &
+    SERVER=$!
+    for _ in $(seq 600); do [ ! -s "$3" ] || return 0; sleep 0.05; done
+    echo "$1 has not started:" && cat "$3.out" && return 1
+}
 # flip_byte FILE OFFSET: inverts every bit of one byte.
 flip_byte() {
     local b

@@ -18,10 +18,8 @@ setup_file() {
     gzip -c "$SITE/train.tsv" >"$SITE/train.tsv.gz"
     : >"$SITE/empty.tsv"
     : >"$LOG"
-    timeout 900 python3 "$ROOT/tests/servers/http_server.py" "$SITE" "$BATS_FILE_TMPDIR/port" "$LOG" \
-        >"$BATS_FILE_TMPDIR/server.out" 2>&1 3>&- &
-    echo $! >"$BATS_FILE_TMPDIR/pid"
-    for _ in $(seq 200); do [ -s "$BATS_FILE_TMPDIR/port" ] && break; sleep 0.05; done
+    start_server http_server.py "$SITE" "$BATS_FILE_TMPDIR/port"
+    echo "$SERVER" >"$BATS_FILE_TMPDIR/pid"
 }
 teardown_file() { [ ! -s "$BATS_FILE_TMPDIR/pid" ] || kill "$(cat "$BATS_FILE_TMPDIR/pid")"; }
 
@@ -38,7 +36,6 @@ setup() {
 
 # Quick retries; everything else as users have it.
 fetch() { timeout 60 sst2-fetch --retry-delay 0.01 "$@"; }
-says() { [[ "$stderr" == *"$1"* ]] || { echo "missing: $1"; echo "got: $stderr"; return 1; }; }
 requests() { wc -l <"$LOG"; }
 # is_train FILE: it is the server's training file.
 is_train() { fetch --quiet --source "$SITE/train.tsv" | cmp - "$1"; }
@@ -306,9 +303,7 @@ try() { run --separate-stderr fetch --source "$URL/$1" -o out.jsonl "${@:2}"; }
     need_command openssl
     openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 \
         -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 2>/dev/null
-    timeout 60 python3 "$ROOT/tests/servers/http_server.py" "$SITE" "$TMP/tls-port" "$LOG" cert.pem key.pem 3>&- &
-    server=$!
-    for _ in $(seq 200); do [ -s tls-port ] && break; sleep 0.05; done
+    start_server http_server.py "$SITE" tls-port cert.pem key.pem
     S=https://127.0.0.1:$(cat tls-port)
     run --separate-stderr fetch --source "$S/file/train.tsv" --retries 0 -o out.jsonl
     status_is 1 && says 'certificate'
@@ -319,7 +314,7 @@ try() { run --separate-stderr fetch --source "$URL/$1" -o out.jsonl "${@:2}"; }
     status_is 0
     run --separate-stderr fetch --source "$S/tohttp/train.tsv" --ca-file cert.pem --retries 0
     status_is 1 && says 'rotocol'
-    kill $server
+    kill "$SERVER"
 }
 
 # --- the hub's rows API ---------------------------------------------------------------------------
@@ -348,15 +343,13 @@ hub() { run --separate-stderr fetch --source hub --hub-url "$URL/$1" -o out.json
     need_shared
     mkdir site
     cp "$SHARED"/data/sst2/*.tsv site
-    timeout 120 python3 "$ROOT/tests/servers/http_server.py" site "$TMP/hub-port" "$LOG" 3>&- &
-    server=$!
-    for _ in $(seq 200); do [ -s hub-port ] && break; sleep 0.05; done
+    start_server http_server.py site hub-port
     run --separate-stderr fetch --source hub --hub-url "http://127.0.0.1:$(cat hub-port)/hub" --all -o out
     status_is 0
     for pair in train:train dev:validation test:test; do
         fetch --quiet --source out/${pair#*:}.jsonl --format tsv --split ${pair#*:} | cmp - site/${pair%:*}.tsv
     done
-    kill $server
+    kill "$SERVER"
 }
 
 @test "hub: 429 is waited out" {

@@ -14,16 +14,14 @@ setup_file() {
     cp "$STORE/data/train.tsv" "$STORE/data/flaky.tsv"
     cp "$STORE/data/train.tsv" "$STORE/data/cut.tsv"
     : >"$LOG"
-    timeout 900 python3 "$ROOT/tests/servers/s3_server.py" "$STORE" "$BATS_FILE_TMPDIR/port" "$LOG" \
-        >"$BATS_FILE_TMPDIR/server.out" 2>&1 3>&- &
-    echo $! >"$BATS_FILE_TMPDIR/pid"
+    start_server s3_server.py "$STORE" "$BATS_FILE_TMPDIR/port"
+    echo "$SERVER" >"$BATS_FILE_TMPDIR/pid"
     if command -v moto_server >/dev/null && command -v aws >/dev/null; then
         moto=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
         timeout 900 moto_server -H 127.0.0.1 -p "$moto" >"$BATS_FILE_TMPDIR/moto.out" 2>&1 3>&- &
         echo $! >>"$BATS_FILE_TMPDIR/pid"
         echo "$moto" >"$BATS_FILE_TMPDIR/moto"
     fi
-    for _ in $(seq 200); do [ -s "$BATS_FILE_TMPDIR/port" ] && break; sleep 0.05; done
 }
 teardown_file() {
     [ ! -s "$BATS_FILE_TMPDIR/pid" ] || while read -r pid; do kill "$pid"; done <"$BATS_FILE_TMPDIR/pid"
@@ -42,7 +40,6 @@ setup() {
 
 as_user() { export AWS_ACCESS_KEY_ID=AKIDEXAMPLE AWS_SECRET_ACCESS_KEY=wJalr/XUtn+FEMI AWS_REGION=eu-test-1; }
 fetch() { timeout 60 sst2-fetch --retry-delay 0.01 "$@"; }
-says() { [[ "$stderr" == *"$1"* ]] || { echo "missing: $1"; echo "got: $stderr"; return 1; }; }
 says_no_secret() { [[ "$stderr$output" != *FEMI* && "$stderr$output" != *"the+token"* ]]; }
 is_train() { fetch --quiet --source "$STORE/data/train.tsv" | cmp - "$1"; }
 try() { run --separate-stderr fetch --source "$@" -o out.jsonl; }

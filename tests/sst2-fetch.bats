@@ -21,7 +21,6 @@ gives() {
     status_is 0 || { echo "$stderr"; return 1; }
     [ "$output" = "$(printf '%s\n' "$@")" ] || { printf 'got:  %s\nwant: %s\n' "$output" "$*"; return 1; }
 }
-says() { [[ "$stderr" == *"$1"* ]] || { echo "missing: $1"; echo "got: $stderr"; return 1; }; }
 # glue_zip FOLDER ZIP: packs three TSV files as GLUE does, with the other members it has.
 glue_zip() {
     need_command zip
