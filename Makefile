@@ -79,7 +79,7 @@ SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) $(LIBS_base) 
 SYS_ckpt-merge := $(LIBS_base)
 SYS_gpt2-infer := $(CUDA_LIBS) $(LIBS_cpu) -lmicrohttpd $(LIBS_base) -ldl
 
-.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-scaling test-matrix bench-tokenize bench-pack bench-memory bench-infer bench-serve test-gpu bench-gpu bench-multi $(TOOLS)
+.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-scaling test-matrix bench-tokenize bench-pack bench-memory bench-merge bench-infer bench-serve test-gpu bench-gpu bench-multi $(TOOLS)
 .SECONDARY:
 all: $(addprefix $(BIN)/,$(TOOLS))
 $(TOOLS): %: $(BIN)/%
@@ -141,6 +141,8 @@ bench-pack: gpt2-tokenize shard-pack # MEGABYTES=400 RUNS=10 WORK=folder on the 
 	BIN=$(BIN) tests/bench/pack.sh
 bench-memory: gpt2-tokenize shard-pack # GIGABYTES=4 through shard-pack
 	BIN=$(BIN) tests/bench/memory.sh
+bench-merge: ckpt-merge # a 30B shape (SCALE=0 leaves it out), then cp beside it; tests/bench/merge.sh lists the variables
+	BUILD=$(abspath $(BUILD)) BIN=$(abspath $(BIN)) tests/bench/merge.sh
 bench-infer: gpt2-infer ckpt-merge # PYTHON=path/to/python adds Hugging Face
 	BUILD=$(abspath $(BUILD)) BIN=$(abspath $(BIN)) tests/bench/infer.sh
 bench-serve: gpt2-infer ckpt-merge # CLIENTS, REQUESTS, TOKENS, MODEL

@@ -16,5 +16,6 @@ tests/bench/train_cpu.sh "$work" || status=1
 tests/bench/tokenize.sh || status=1
 tests/bench/pack.sh || status=1
 tests/bench/memory.sh "$work" || status=1
+SCALE=${SCALE:-0} tests/bench/merge.sh || status=1
 tests/bench/infer.sh || status=1
 exit "$status"

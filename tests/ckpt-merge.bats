@@ -223,6 +223,25 @@ PY
     status_is 3
 }
 
+@test "memory stays below 64 MB, however many files and whatever the size" {
+    if grep -q __asan_init "$BIN/ckpt-merge"; then skip "sanitizers take memory of their own"; fi
+    "$ROOT/tests/fixtures/make_ckpt.sh" "$TMP/sparse_ckpt" "$ROOT/tests/bench/sparse_ckpt.c"
+    cc -o "$TMP/peak" "$ROOT/tests/bench/peak.c"
+    echo '{"n_layer":48,"n_head":3,"n_embd":192,"n_positions":64,"vocab_size":50257}' >"$TMP/config.json"
+    "$TMP/sparse_ckpt" "$TMP/ck" "$TMP/config.json" 512 # 78,000 segments; the model has 125 MB
+    merge() { timeout 120 "$TMP/peak" "$TMP/took" ckpt-merge -q --threads 4 "$@" && [ "$(cut -d' ' -f2 "$TMP/took")" -lt 62500 ]; }
+    merge -o "$TMP/model" "$TMP/ck"
+    merge --verify "$TMP/ck"
+    merge --list "$TMP/model" >/dev/null
+    merge --verify "$TMP/model"
+    merge --diff --tolerance 0 "$TMP/ck" "$TMP/model" >/dev/null
+    # a byte changed in a hole is found like any other
+    printf '\1' | dd of="$TMP/ck/step-00000001/rank-00007-of-00512.ckp" bs=1 seek=300000 conv=notrunc status=none
+    run ckpt-merge -q --overwrite -o "$TMP/model" "$TMP/ck"
+    status_is 3
+    has "rank-00007-of-00512.ckp"
+}
+
 @test "an existing folder is replaced only when told, and only if it is a model" {
     make_ckpt 1 2 7
     mkdir "$TMP/model"

@@ -10,16 +10,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export BUILD=${BUILD:-$PWD/build} SDP_GPT2_SHARE=${SDP_GPT2_SHARE:-$PWD/share}
-bin=$(realpath "${BIN:-bin}") runs=${RUNS:-10} limit_mib=64 failed=0
+# shellcheck source=tests/bench/bars.bash
+. tests/bench/bars.bash
+bin=$(realpath "${BIN:-bin}") runs=${RUNS:-10} limit_mib=64
 work=$(mktemp -d -p "${WORK:-${TMPDIR:-/tmp}}" bench-merge.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 tests/fixtures/make_ckpt.sh "$work/make_ckpt"
 tests/fixtures/make_ckpt.sh "$work/sparse_ckpt" tests/bench/sparse_ckpt.c
 ${CC:-cc} -std=gnu11 -O1 -o "$work/peak" tests/bench/peak.c
 
-verdict() { # CONDITION: prints PASS or FAIL, and remembers
-    if awk "BEGIN { exit !($1) }"; then echo PASS; else echo FAIL && failed=1; fi
-}
 measure() { # COMMAND...: sets took (seconds) and peak (MiB); its output goes to $work/said
     local kib code=0
     "$work/peak" "$work/took" "$@" >"$work/said" 2>&1 || code=$?
@@ -28,10 +27,9 @@ measure() { # COMMAND...: sets took (seconds) and peak (MiB); its output goes to
     return "$code"
 }
 must() { measure "$@" || { cat "$work/said" && echo "FAIL: $*" && exit 1; }; }
-memory_line() { # NAME BYTES
-    awk -v n="$1" -v b="$2" -v t="$took" -v p="$peak" -v l="$limit_mib" 'BEGIN {
-        printf "%-44s %7.1f GB %8.1f s %7.2f GB/s   peak %5.1f MiB, limit %d   ", n, b / 1e9, t, b / t / 1e9, p, l }'
-    verdict "$peak < $limit_mib"
+memory_bar() { # NAME BYTES
+    bar "$1, peak" "$peak" MiB "<" "$limit_mib"
+    awk -v b="$2" -v t="$took" 'BEGIN { printf "      %.1f GB in %.1f s, %.2f GB/s\n", b / 1e9, t, b / t / 1e9 }'
 }
 
 # --- speed ---
@@ -44,20 +42,19 @@ speed() { # MODEL
     for run in $(seq "$runs"); do
         rm -rf "$model"
         must "$bin/ckpt-merge" -q --tokenizer none -o "$model" "$ck"
-        mine=$(awk -v a="$mine" -v b="$took" 'BEGIN { print a < b ? a : b }')
+        mine=$(least "$took" "$mine")
         rm -f "$work/copy"
         must bash -c 'cp "$1" "$2" && sync "$2"' cp "$model/model.safetensors" "$work/copy"
-        theirs=$(awk -v a="$theirs" -v b="$took" 'BEGIN { print a < b ? a : b }')
-        [ "$run" -lt 3 ] || ! awk "BEGIN { exit !($theirs >= 0.8 * $mine) }" || break
+        theirs=$(least "$took" "$theirs")
+        [ "$run" -lt 3 ] || ! holds "$theirs >= 0.8 * $mine" || break
     done
     rm -f "$work/copy"
     bytes=$(stat -c %s "$model/model.safetensors")
-    awk -v n="$1, 4 ranks, to disk" -v b="$bytes" -v m="$mine" -v t="$theirs" 'BEGIN {
-        printf "%-44s %7.1f GB %8.2f s   cp and sync %.2f s: %.2f of its speed, at least 0.80   ", n, b / 1e9, m, t, t / m }'
-    verdict "$theirs >= 0.8 * $mine"
-    must "$bin/ckpt-merge" -q --threads 4 --list "$model" && memory_line "$1, --list of the model" "$bytes"
-    must "$bin/ckpt-merge" -q --threads 4 --verify "$ck" && memory_line "$1, --verify of the checkpoint" "$(cat "$ck"/*/*.ckp | wc -c)"
-    must "$bin/ckpt-merge" -q --threads 4 --diff --tolerance 0 "$ck" "$model" && memory_line "$1, --diff of both" $((2 * bytes))
+    bar "$1, 4 ranks, speed of cp and sync" "$(value "$theirs / $mine" 2)" x ">=" 0.8
+    awk -v b="$bytes" -v m="$mine" -v t="$theirs" 'BEGIN { printf "      %.1f GB in %.2f s, cp and sync %.2f s\n", b / 1e9, m, t }'
+    must "$bin/ckpt-merge" -q --threads 4 --list "$model" && memory_bar "$1, --list of the model" "$bytes"
+    must "$bin/ckpt-merge" -q --threads 4 --verify "$ck" && memory_bar "$1, --verify of the checkpoint" "$(cat "$ck"/*/*.ckp | wc -c)"
+    must "$bin/ckpt-merge" -q --threads 4 --diff --tolerance 0 "$ck" "$model" && memory_bar "$1, --diff of both" $((2 * bytes))
     rm -rf "$ck" "$model"
 }
 for model in ${MODELS-gpt2-small gpt2-medium}; do speed "$model"; done
@@ -69,16 +66,16 @@ for ranks in ${RANKS:-8 128}; do
     ck=$("$work/sparse_ckpt" "$work/ck" "share/models/$model.json" "$ranks")
     bytes=$(stat -c %s "$ck"/*.ckp | awk '{ n += $1 } END { printf "%.0f", n }')
     must "$bin/ckpt-merge" --threads 4 --tokenizer none -o "$work/model" "$ck"
-    memory_line "$model, $ranks ranks, $(du -sm "$ck" | cut -f1) MB of disk" $((bytes / 3))
+    memory_bar "$model, $ranks ranks, $(du -sm "$ck" | cut -f1) MB of disk" $((bytes / 3))
     made=$(stat -c %s "$work"/model/*.safetensors | awk '{ n += $1 } END { printf "%.0f", n }')
-    awk -v n="$model, $ranks ranks, bytes made" -v b="$made" 'BEGIN { printf "%-44s %7.1f GB   ", n, b / 1e9 }'
-    verdict "$made > 4 * $(sed -nE 's/.*, ([0-9]+) parameters.*/\1/p' "$work/said" | grep . || echo 1e99)"
+    parameters=$(sed -nE 's/.*, ([0-9]+) parameters.*/\1/p' "$work/said")
+    bar "$model, $ranks ranks, bytes a parameter" "$(value "$made / $parameters" 6)" "" ">=" 4
     rm -rf "$work/model"
     printf '\1' | dd of="$(ls "$ck"/*.ckp | sed -n 2p)" bs=1 seek=50000000 conv=notrunc status=none
     code=0
     measure "$bin/ckpt-merge" -q --tokenizer none -o "$work/model" "$ck" || code=$?
-    printf '%-44s exit status %d   ' "$model, $ranks ranks, a byte changed in a hole" "$code"
-    if [ "$code" = 3 ] && grep -q "is damaged: its checksum" "$work/said"; then verdict 1; else verdict 0; fi
+    grep -q "is damaged: its checksum" "$work/said" || code=1
+    bar "$model, $ranks ranks, a byte changed in a hole" "$code" "" "==" 3
     rm -rf "$work/ck" "$work/model"
 done
 exit "$failed"
