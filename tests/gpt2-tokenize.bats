@@ -215,6 +215,35 @@ random_bytes() { perl -e 'srand($ARGV[1]); print pack("C*", map { int rand 256 }
     has "bad.txt: line 1"
 }
 
+@test "vocabularies: vocab.json with merges.txt, and a tokenizer.json, as others publish them" {
+    need_shared
+    need_command python3
+    mkdir pair
+    cp "$SHARED/data/gpt2/encoder.json" pair/vocab.json # OpenAI's own ids
+    cp "$ROOT/share/gpt2/vocab.bpe" pair/merges.txt
+    python3 - "$SHARED/data/gpt2/encoder.json" "$ROOT/share/gpt2/vocab.bpe" <<'PY'
+import json, sys
+vocab = json.load(open(sys.argv[1], encoding="utf-8"))
+merges = open(sys.argv[2], encoding="utf-8", newline="\n").read().split("\n")[1:-1]
+level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+for name, form in ("old", merges), ("new", [m.split(" ") for m in merges]): # both are in use
+    json.dump({"version": "1.0", "pre_tokenizer": level, "decoder": level,
+               "added_tokens": [{"id": 50256, "content": "<|endoftext|>", "special": True}],
+               "model": {"type": "BPE", "vocab": vocab, "merges": form}}, open(name + "-tokenizer.json", "w"))
+PY
+    for v in pair pair/vocab.json old-tokenizer.json new-tokenizer.json; do
+        gpt2-tokenize -q --vocab $v --input-format text -o t.tok "$SHARED/data/corpora/udhr_all.txt"
+        gpt2-tokenize -q --input-format text "$SHARED/data/corpora/udhr_all.txt" | cmp - t.tok
+        gpt2-tokenize -q --vocab $v --decode t.tok | cmp - "$SHARED/data/corpora/udhr_all.txt"
+    done
+    # One id changed places with another: other ids, and a stream that GPT-2's vocabulary does not fit.
+    sed -i 's/"hello": 31373/"hello": 995/; s/"\\u0120world": 995/"\\u0120world": 31373/' pair/vocab.json
+    [ "$(printf 'hello world' | gpt2-tokenize -q --vocab pair --input-format text --output-format ids)" = "[995,31373]" ]
+    printf 'hello world' | gpt2-tokenize -q --vocab pair --input-format text -o t.tok
+    run gpt2-tokenize -q --decode t.tok
+    status_is 3
+}
+
 # --- size ---------------------------------------------------------------------------------------------
 
 @test "10 MB without a break: one letter, random letters, spaces" {
