@@ -21,7 +21,7 @@ struct input {
     /* private */
     uint8_t *buffer;
     size_t begin, end, capacity;
-    bool at_end, own_fd;
+    bool at_end, own_fd, in_blocks;
 };
 
 /* path NULL or "-" is stdin. */
@@ -32,6 +32,9 @@ enum status input_read(struct input *in, void *buf, size_t want, size_t *got,
 /* Reads at least one byte unless at the end (*got == 0): what a pipe has now, at most want. */
 enum status input_read_some(struct input *in, void *buf, size_t want, size_t *got,
                             struct error *e) MUST_CHECK;
+/* From now on large reads follow one another with a few bytes between them: little is read ahead,
+ * so that hardly anything of the large ones is copied twice. */
+void input_expect_blocks(struct input *in);
 /* Looks at the next bytes without taking them: at *data (owned by `in`, valid until the next call)
  * are *got bytes, at least `want` unless the input ends before. */
 enum status input_peek(struct input *in, size_t want, const uint8_t **data, size_t *got,

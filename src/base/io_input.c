@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define INPUT_BUFFER_BYTES ((size_t)256 << 10)
+#define INPUT_AHEAD_BYTES ((size_t)4 << 10) /* of input in blocks */
 
 int io_open_high(const char *path, int flags, mode_t mode)
 {
@@ -98,9 +99,21 @@ static uint64_t read_position(const struct input *in)
     return in->offset + (in->end - in->begin);
 }
 
+void input_expect_blocks(struct input *in)
+{
+    in->in_blocks = true;
+}
+
+/* As much as one read into an empty buffer gets. */
+static size_t read_ahead(const struct input *in)
+{
+    return in->in_blocks ? INPUT_AHEAD_BYTES : in->capacity;
+}
+
 static enum status fill(struct input *in, struct error *e)
 {
-    ssize_t n = read_retry(in->fd, in->buffer + in->end, in->capacity - in->end);
+    size_t room = in->end ? in->capacity - in->end : read_ahead(in);
+    ssize_t n = read_retry(in->fd, in->buffer + in->end, room);
     if (n < 0)
         return error_errno(e, "reading %s at byte %llu", in->name,
                            (unsigned long long)read_position(in));
@@ -129,7 +142,7 @@ enum status input_read_some(struct input *in, void *buf, size_t want, size_t *go
     *got = take_buffered(in, buf, want);
     if (*got || want == 0 || in->at_end)
         return STATUS_OK;
-    if (want >= in->capacity) { /* large requests skip the copy through the buffer */
+    if (want >= read_ahead(in)) { /* large requests skip the copy through the buffer */
         ssize_t n = read_retry(in->fd, buf, want);
         if (n < 0)
             return error_errno(e, "reading %s at byte %llu", in->name,

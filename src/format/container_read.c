@@ -23,6 +23,7 @@ enum status container_read_header(struct container_reader *r, struct input *in, 
     uint8_t p[CONTAINER_HEADER_BYTES];
     size_t got;
     *r = (struct container_reader){.in = in, .start = in->offset};
+    input_expect_blocks(in);
     TRY(input_read(in, p, sizeof p, &got, e));
     TRY(container_decode_header(p, got, in->name, kind, major, &r->header, e));
     r->digest = hash_new();

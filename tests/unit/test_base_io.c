@@ -87,6 +87,30 @@ static void test_reading(void)
             input_close(&in);
         }
     }
+    CASE("in blocks: little is read ahead, and the bytes are the same")
+    {
+        static const size_t steps[] = {64, 200000, 1, 4095, 4096, 4097, 64, 300000, 30};
+        const uint8_t *seen;
+        size_t total = 0, got, n = sizeof steps / sizeof *steps;
+        CHECK_INT(input_open(&in, in_dir("bytes"), &e), STATUS_OK);
+        input_expect_blocks(&in);
+        for (size_t k = 0; k < 3 * n && total < N; k++) {
+            size_t want = steps[k % n];
+            CHECK_INT(input_read(&in, back + total, want, &got, &e), STATUS_OK);
+            CHECK_INT(got, want < N - total ? want : N - total);
+            total += got;
+            CHECK(k > 5 || lseek(in.fd, 0, SEEK_CUR) <= (off_t)total + 4096);
+            if (k == 5) { /* what is looked at may be more than that */
+                CHECK_INT(input_peek(&in, 10000, &seen, &got, &e), STATUS_OK);
+                CHECK(got >= 10000 && memcmp(seen, data + total, 10000) == 0);
+                CHECK_INT(input_read(&in, back + total, 10000, &got, &e), STATUS_OK);
+                total += got;
+            }
+        }
+        CHECK_INT(total, N);
+        CHECK(memcmp(back, data, N) == 0);
+        input_close(&in);
+    }
     CASE("what is missing or a folder is refused by name")
     {
         CHECK_INT(input_open(&in, in_dir("absent"), &e), STATUS_FAILED);
