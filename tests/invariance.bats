@@ -153,3 +153,14 @@ for run in runs[1:]:
 PY
     done
 }
+
+@test "a device that works behind the host computes the same bits on several ranks" {
+    local w program=${BUILD:-$ROOT/build}/tests/test_sdp_step
+    [ -x "$program" ] || skip "test_sdp_step is not built (make unit)"
+    for w in 2 4; do
+        [ -n "${SMALL:-}" ] && [ $w -gt 2 ] && break
+        run timeout 100 mpirun -n $w "$program"
+        status_is 0
+        has "ok 2 - sharded, replicated and overlapped"
+    done
+}

@@ -37,7 +37,7 @@ enum status sdp_grads_open(struct sdp_engine *x, struct error *e)
     struct sdp_grads *g = &x->grads;
     struct event **events[] = {&g->slots[0].done, &g->slots[1].done, &g->held[0].done,
                                &g->held[1].done,  &g->computed,      &g->scattered,
-                               &g->finished};
+                               &g->finished[0],   &g->finished[1]};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         TRY(x->dev->ops->event_create(x->dev, events[i], e));
     return STATUS_OK;
@@ -47,7 +47,7 @@ void sdp_grads_close(struct sdp_engine *x)
 {
     struct sdp_grads *g = &x->grads;
     struct event *events[] = {g->slots[0].done, g->slots[1].done, g->held[0].done, g->held[1].done,
-                              g->computed,      g->scattered,     g->finished};
+                              g->computed,      g->scattered,     g->finished[0],  g->finished[1]};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i])
             x->dev->ops->event_free(x->dev, events[i]);
@@ -169,8 +169,8 @@ void sdp_grads_finish(struct sdp_engine *x)
     for (int i = 0; i < 2; i++) {
         if (from[i] == compute)
             continue;
-        x->dev->ops->event_record(x->dev, x->grads.finished, from[i]);
-        sdp_timer_wait(&x->timer, compute, x->grads.finished);
+        x->dev->ops->event_record(x->dev, x->grads.finished[i], from[i]);
+        sdp_timer_wait(&x->timer, compute, x->grads.finished[i]);
     }
     /* Everything scattered so far has been waited for. */
     for (int i = 0; i < 2; i++)

@@ -27,7 +27,8 @@ struct sdp_grads {
     struct sdp_grad_slot held[2];               /* unit 0 and the last */
     int next;
     void *wire, *replica_wire; /* bf16 copies when the wire is narrower */
-    struct event *computed, *scattered, *finished;
+    struct event *computed, *scattered;
+    struct event *finished[2]; /* of the scatter and the replica stream: each has its own order */
 };
 
 void sdp_grads_lay_out(struct sdp_engine *x);

@@ -2,7 +2,8 @@
  * waits once a step, and nothing a step computes depends on either.
  *
  * The device is the cpu backend with a worker thread as its compute stream, so that compute runs
- * behind the host as on a GPU, and with a record of what is queued and waited for. */
+ * behind the host as on a GPU, and with a record of what is queued and waited for. Under mpirun
+ * (invariance.bats) the ranks together look at sharding and replicas on such a device. */
 #include "format_test.h"
 #include "base/philox.h"
 #include "sdp/load.h"
@@ -14,6 +15,7 @@
 enum { TIME = 12, VOCAB = 40, SAMPLES = 61, STEPS_MAX = 8 };
 
 static struct error e;
+static struct world *world;
 
 /* --- a device that works behind the host and writes down what happens --------------------------
  */
@@ -74,7 +76,6 @@ static void noted_adamw(struct device *dev, struct stream *s, float *master, flo
 struct bench {
     struct device *dev;
     struct stream *own_compute;
-    struct world *world;
     struct shard_set *set;
     struct sdp_engine x;
     struct sdp_data data;
@@ -145,9 +146,7 @@ static void open_data(struct bench *b, int64_t first)
 
 static void bench_open(struct bench *b, const struct sdp_config *c, bool behind)
 {
-    struct world_options w = {.launcher = "self", .timeout_ms = 60000};
     *b = (struct bench){0};
-    CHECK_OK(world_open(&b->world, &w, &e));
     CHECK_OK(device_open(&b->dev, "cpu", 0, &e));
     cpu = b->dev->ops;
     recording = *cpu;
@@ -161,15 +160,16 @@ static void bench_open(struct bench *b, const struct sdp_config *c, bool behind)
         CHECK_OK(cpu->stream_create(b->dev, &b->dev->compute, &e));
     CHECK_OK(shard_set_open(&b->set, work_path("set"), &e));
     const struct comm_ops *comm = NULL;
-    CHECK_OK(comm_choose("self", b->world, b->dev, &comm, &e));
-    CHECK_OK(sdp_engine_open(&b->x, c, b->world, b->dev, comm, &e));
+    CHECK_OK(comm_choose(world->size > 1 ? "mpi" : "self", world, b->dev, &comm, &e));
+    CHECK_OK(sdp_engine_open(&b->x, c, world, b->dev, comm, &e));
     CHECK_OK(sdp_load_init(&b->x, 3, &e));
     b->x.train.run.seed = 3;
     b->plan = (struct sdp_data_plan){.batch = c->batch,
                                      .time = c->time,
                                      .accumulation = c->accumulation,
-                                     .step_samples = c->batch * c->accumulation,
-                                     .world = 1,
+                                     .step_samples = c->batch * c->accumulation * world->size,
+                                     .world = world->size,
+                                     .rank = b->x.groups.index,
                                      .shuffle = true,
                                      .seed = 3,
                                      .limit = INT64_MAX};
@@ -188,7 +188,6 @@ static void bench_close(struct bench *b)
         cpu->stream_free(b->dev, behind);
     device_close(b->dev);
     shard_set_close(b->set);
-    world_close(b->world);
 }
 
 static struct sdp_step plan_step(const struct bench *b, int64_t number)
@@ -394,9 +393,35 @@ static void test_who_runs_ahead(void)
     }
 }
 
-int main(void)
+/* Every degree of this number of ranks, with and without streams of their own. */
+static void test_ranks(void)
 {
-    work_begin("sdp-step");
+    for (int degree = 1; degree <= world->size; degree++)
+        for (int overlap = 0; overlap < 2 && world->size % degree == 0; overlap++) {
+            struct sdp_config c = small_config(2);
+            struct outcome want, got;
+            c.degree = degree;
+            c.overlap = overlap;
+            c.bucket_elems = 500;
+            run(&c, false, false, STEPS_MAX, &want);
+            run(&c, true, true, STEPS_MAX, &got);
+            check_same(&got, &want, STEPS_MAX);
+        }
+}
+
+/* Rank 0 prints; the exit status is every rank's own. */
+static int rank_main(void)
+{
+    if (world->rank != 0 && !freopen("/dev/null", "w", stdout))
+        return 1;
+    CASE("samples") write_samples();
+    CASE("sharded, replicated and overlapped: a device behind the host computes the same")
+    test_ranks();
+    return tap_done();
+}
+
+static int one_main(void)
+{
     CASE("samples") write_samples();
     CASE("a step's micro-steps are queued before the host waits for the step before, once a step")
     test_order();
@@ -409,6 +434,20 @@ int main(void)
     CASE("intervals of steps add up to time that passed") test_times();
     CASE("fp16, whose loss scale follows from each step, and a search for NaN wait for every step")
     test_who_runs_ahead();
-    work_end();
     return tap_done();
+}
+
+int main(void)
+{
+    struct world_options w = {.launcher = getenv("OMPI_COMM_WORLD_SIZE") ? "mpi" : "self",
+                              .timeout_ms = 60000};
+    if (world_open(&world, &w, &e) != STATUS_OK) {
+        printf("Bail out! %s\n", e.message);
+        return 1;
+    }
+    work_begin("sdp-step");
+    int code = world->size > 1 ? rank_main() : one_main();
+    work_end();
+    world_close(world);
+    return code;
 }
