@@ -15,5 +15,5 @@ bar() {
     local verdict=PASS
     # shellcheck disable=SC2034 # failed is for the script that sources this
     holds "$2 $4 $5" || { verdict=FAIL && failed=1; }
-    printf '%s  %-44s %8s %-5s (bar: %s %s)\n' "$verdict" "$1" "$2" "$3" "$4" "$5"
+    printf '%s  %-50s %8s %-5s (bar: %s %s)\n' "$verdict" "$1" "$2" "$3" "$4" "$5"
 }
