@@ -1,10 +1,9 @@
-/* infer_rate.c - decoding and prompts of a model on the CPU beside what bounds them, in turn in one process, so that what
- * else runs on the machine slows both.
- * usage: infer_rate MODEL fp32|bf16 decode|prompt|score ROUNDS
- *   decode  one token of one sequence, beside a plain read of the weights it needs
- *   prompt  PROMPT tokens up to the first new one, beside the products a prompt needs, by oneDNN alone
- *   score   the same with the logits of every token
- * prints "OURS BOUND RATIO": milliseconds, the best of the rounds, and their ratio. With one thread, processor time. */
+/* infer_rate.c - decoding and prompts of a model on the CPU beside what bounds them, in turn in one
+ * process, so that what else runs on the machine slows both. usage: infer_rate MODEL fp32|bf16
+ * decode|prompt|score ROUNDS decode  one token of one sequence, beside a plain read of the weights
+ * it needs prompt  PROMPT tokens up to the first new one, beside the products a prompt needs, by
+ * oneDNN alone score   the same with the logits of every token prints "OURS BOUND RATIO":
+ * milliseconds, the best of the rounds, and their ratio. With one thread, processor time. */
 #include "gpt2/decode.h"
 #include "gpt2/score.h"
 
@@ -59,12 +58,14 @@ static void read_weights(const struct gpt2_weights *w)
     read_bytes(w->wte, (size_t)w->wte_rows * c * elem);
 }
 
-/* --- the bound of a prompt: its products, by oneDNN -------------------------------------------- */
+/* --- the bound of a prompt: its products, by oneDNN --------------------------------------------
+ */
 
-static void product(int64_t rows, int64_t n, int64_t k, const float *a, const float *b, bool b_transposed, float *d)
+static void product(int64_t rows, int64_t n, int64_t k, const float *a, const float *b,
+                    bool b_transposed, float *d)
 {
-    must(dnnl_sgemm('N', b_transposed ? 'T' : 'N', rows, n, k, 1.0f, a, k, b, b_transposed ? k : n, 0.0f, d, n) ==
-         dnnl_success);
+    must(dnnl_sgemm('N', b_transposed ? 'T' : 'N', rows, n, k, 1.0f, a, k, b, b_transposed ? k : n,
+                    0.0f, d, n) == dnnl_success);
 }
 
 static void prompt_products(const struct gpt2_weights *w, bool all_logits, const float *a, float *d)
@@ -80,7 +81,8 @@ static void prompt_products(const struct gpt2_weights *w, bool all_logits, const
     product(all_logits ? PROMPT : 1, w->config.vocab, c, a, w->wte, true, d);
 }
 
-/* --- ours --------------------------------------------------------------------------------------- */
+/* --- ours ---------------------------------------------------------------------------------------
+ */
 
 static bool on_token(void *arg, int32_t id, float logprob)
 {
@@ -133,7 +135,8 @@ static void ours(struct bench *b, const char *what)
         submit(b, PROMPT, 1);
         step(b, 1);
     } else {
-        struct gpt2_score_item item = {.ids = b->ids, .length = PROMPT, .first = 1, .logprobs = b->logprobs};
+        struct gpt2_score_item item = {
+            .ids = b->ids, .length = PROMPT, .first = 1, .logprobs = b->logprobs};
         must(gpt2_score(b->scorer, &item, 1, &err) == STATUS_OK);
     }
 }
@@ -162,13 +165,16 @@ int main(int argc, char **argv)
     const char *what = argc == 5 ? argv[3] : "";
     enum dtype dt = argc == 5 && strcmp(argv[2], "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
     if (rounds < 1 || rounds > MOST_ROUNDS || (dt == DTYPE_BF16 && strcmp(what, "decode") != 0)) {
-        fprintf(stderr, "usage: infer_rate MODEL fp32|bf16 decode|prompt|score ROUNDS (bf16: decode only)\n");
+        fprintf(
+            stderr,
+            "usage: infer_rate MODEL fp32|bf16 decode|prompt|score ROUNDS (bf16: decode only)\n");
         return 2;
     }
     must(device_open(&dev, "cpu", 0, &err) == STATUS_OK);
     must(gpt2_weights_load(&b.w, dev, argv[1], dt, &err) == STATUS_OK);
     must(gpt2_decoder_create(&b.decoder, b.w,
-                             &(struct gpt2_decoder_options){.sequences = 1, .pass_rows = 256, .separate_prompts = true},
+                             &(struct gpt2_decoder_options){
+                                 .sequences = 1, .pass_rows = 256, .separate_prompts = true},
                              &err) == STATUS_OK);
     must(gpt2_scorer_create(&b.scorer, b.w, PROMPT, 128, &err) == STATUS_OK);
     const size_t widest = (size_t)(b.w->config.vocab + 4 * b.w->config.channels);

@@ -30,7 +30,8 @@ int main(int argc, char **argv)
     while (pid > 0 && wait4(pid, &status, 0, &use) < 0)
         if (errno != EINTR)
             return 1;
-    if (pid < 0 || fprintf(out, "%.3f %ld\n", now() - began, use.ru_maxrss) < 0 || fclose(out) != 0) {
+    if (pid < 0 || fprintf(out, "%.3f %ld\n", now() - began, use.ru_maxrss) < 0 ||
+        fclose(out) != 0) {
         fprintf(stderr, "usage: peak FILE COMMAND...\n");
         return 2;
     }

@@ -1,6 +1,7 @@
-/* sparse_ckpt.c - a checkpoint of any model's shape that costs next to no disk: matrices and AdamW's moments are zeros,
- * which stay holes in the rank files; biases and LayerNorms carry numbers. Every checksum and digest is right.
- * usage: sparse_ckpt DIR MODEL.json RANKS     writes DIR/step-00000001 and prints its name */
+/* sparse_ckpt.c - a checkpoint of any model's shape that costs next to no disk: matrices and
+ * AdamW's moments are zeros, which stay holes in the rank files; biases and LayerNorms carry
+ * numbers. Every checksum and digest is right. usage: sparse_ckpt DIR MODEL.json RANKS     writes
+ * DIR/step-00000001 and prints its name */
 #include "base/checked.h"
 #include "base/hash.h"
 #include "base/strbuf.h"
@@ -71,7 +72,8 @@ static uint64_t digest_of(const struct gpt2_tensor *t, enum ckpt_kind kind)
 }
 
 /* What a rank owns: an equal part of every unit. */
-static size_t segments_of(const struct gpt2_tensors *t, int64_t rank, int64_t ranks, struct segment *out)
+static size_t segments_of(const struct gpt2_tensors *t, int64_t rank, int64_t ranks,
+                          struct segment *out)
 {
     size_t n = 0;
     for (int kind = 0; kind < CKPT_KINDS; kind++)
@@ -91,8 +93,9 @@ static void put_segments(struct strbuf *out, const struct segment *s, size_t n, 
     int64_t offset = 0;
     must(strbuf_putc(out, '['));
     for (size_t i = 0; i < n; offset += s[i++].count) {
-        must(strbuf_printf(out, "%s{\"tensor\":\"%s\",\"kind\":\"%s\",\"first\":%" PRId64 ",\"count\":%" PRId64,
-                           i ? ",\n" : "", s[i].tensor->name, ckpt_kind_names[s[i].kind], s[i].first, s[i].count));
+        must(strbuf_printf(
+            out, "%s{\"tensor\":\"%s\",\"kind\":\"%s\",\"first\":%" PRId64 ",\"count\":%" PRId64,
+            i ? ",\n" : "", s[i].tensor->name, ckpt_kind_names[s[i].kind], s[i].first, s[i].count));
         must(!offsets || strbuf_printf(out, ",\"offset\":%" PRId64, offset));
         must(strbuf_putc(out, '}'));
     }
@@ -118,7 +121,8 @@ static void write_block(struct rank_file *f, const char *tag, const void *payloa
     struct container_block b = {.sequence = f->blocks++, .payload_bytes = bytes};
     bool data = strcmp(tag, "DATA") == 0;
     memcpy(b.tag, tag, 4);
-    b.checksum = !payload && bytes == CKPT_DATA_BYTES ? zero_block_hash : hash64(payload ? payload : zeros, bytes);
+    b.checksum = !payload && bytes == CKPT_DATA_BYTES ? zero_block_hash
+                                                      : hash64(payload ? payload : zeros, bytes);
     container_encode_block(head, &b);
     write_at(f, f->offset, head, sizeof head);
     if (payload)
@@ -145,8 +149,8 @@ static bool fill(const struct segment *s, size_t count, int64_t from, int64_t n)
     return any;
 }
 
-static void write_rank(const char *dir, const struct gpt2_tensors *t, uint32_t rank, uint32_t ranks, uint64_t set,
-                       struct strbuf *manifest)
+static void write_rank(const char *dir, const struct gpt2_tensors *t, uint32_t rank, uint32_t ranks,
+                       uint64_t set, struct strbuf *manifest)
 {
     struct segment *s = calloc((size_t)t->count * CKPT_KINDS, sizeof *s);
     size_t n = segments_of(t, rank, ranks, s);
@@ -157,7 +161,8 @@ static void write_rank(const char *dir, const struct gpt2_tensors *t, uint32_t r
     uint8_t p[64];
     snprintf(name, sizeof name, "rank-%05" PRIu32 "-of-%05" PRIu32 ".ckp", rank, ranks);
     char *path = path_join(dir, name);
-    struct rank_file f = {.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666), .digest = hash_new()};
+    struct rank_file f = {.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666),
+                          .digest = hash_new()};
     must(f.fd >= 0);
     for (size_t i = 0; i < n; i++)
         h.count += (uint64_t)s[i].count;
@@ -174,7 +179,9 @@ static void write_rank(const char *dir, const struct gpt2_tensors *t, uint32_t r
     container_encode_trailer(p, h.kind, &end);
     write_at(&f, f.offset, p, sizeof p);
     must(close(f.fd) == 0);
-    must(strbuf_printf(manifest, "%s{\"file\":\"%s\",\"bytes\":%" PRIu64 ",\"digest\":\"%016" PRIx64 "\",\"segments\":",
+    must(strbuf_printf(manifest,
+                       "%s{\"file\":\"%s\",\"bytes\":%" PRIu64 ",\"digest\":\"%016" PRIx64
+                       "\",\"segments\":",
                        rank ? ",\n" : "", name, end.file_bytes, end.digest));
     put_segments(manifest, s, n, true);
     must(strbuf_putc(manifest, '}'));
@@ -188,7 +195,8 @@ static void put_tensors(struct strbuf *out, const struct gpt2_tensors *t)
 {
     for (int64_t i = 0; i < t->count; i++) {
         const struct gpt2_tensor *x = &t->tensors[i];
-        must(strbuf_printf(out, "%s{\"name\":\"%s\",\"shape\":[%" PRId64, i ? ",\n" : "", x->name, x->shape[0]));
+        must(strbuf_printf(out, "%s{\"name\":\"%s\",\"shape\":[%" PRId64, i ? ",\n" : "", x->name,
+                           x->shape[0]));
         must(x->dims == 1 || strbuf_printf(out, ",%" PRId64, x->shape[1]));
         must(strbuf_puts(out, "],\"digest\":{"));
         for (int k = 0; k < CKPT_KINDS; k++)
@@ -218,7 +226,8 @@ int main(int argc, char **argv)
     must(strbuf_printf(&manifest,
                        "{\"format\":\"sdp-checkpoint\",\"version\":1,\"set_id\":\"%016" PRIx64
                        "\",\"step\":1,\n\"model\":%s,\n\"vocabulary\":{\"size\":%" PRId64
-                       ",\"fingerprint\":\"0000000000000000\",\"eot\":%" PRId64 "},\"state\":{},\n\"files\":[",
+                       ",\"fingerprint\":\"0000000000000000\",\"eot\":%" PRId64
+                       "},\"state\":{},\n\"files\":[",
                        set, model, c.vocab, (int64_t)c.eot));
     for (uint32_t r = 0; r < ranks; r++)
         write_rank(dir, &t, r, ranks, set, &manifest);
