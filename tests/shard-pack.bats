@@ -79,6 +79,39 @@ five() { printf '[1,2,3]\n[]\n[4,5,6,7]\n[8]\n[9,10]\n'; }
     [ "$(payload u/shard-00000.shd | od -An -tu2 | tr -s ' ')" = " 505 50256 11545 50256" ]
 }
 
+@test "separators at every place of a sample and a group, at both widths of ids" {
+    need_command python3
+    cd "$TMP"
+    cat >want.py <<'PY'
+import random, struct, sys
+vocab, block, group = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+random.seed(7)
+documents = [[random.randrange(vocab - 1) for _ in range(random.choice((0, 1, 2, 3, 5, block - 2, block - 1, block, 40)))]
+             for _ in range(900)]
+with open("in.jsonl", "w") as f:
+    for d in documents:
+        print(str(d).replace(" ", ""), file=f)
+samples, run = [], []
+for number, d in enumerate(documents, 1):
+    run += d + [vocab - 1]
+    if group and number % group == 0 or number == len(documents):
+        samples += run[:len(run) // block * block]
+        run = []
+with open("want", "wb") as f:
+    f.write(struct.pack("<%d%s" % (len(samples), "H" if vocab <= 65536 else "I"), *samples))
+PY
+    for vocab in 512 70000; do
+        for group in 0 1 2 7; do
+            python3 want.py $vocab 16 $group
+            g=$group
+            [ $group -gt 0 ] || g=all
+            shard-pack -q --overwrite --block-size 16 --vocab-size $vocab --eot-id $((vocab - 1)) --separator eot \
+                --group-documents $g -o s in.jsonl
+            payload s/*.shd | cmp - want
+        done
+    done
+}
+
 @test "SST-2 in the grouping of the original example" {
     need_shared
     cd "$TMP"
