@@ -150,7 +150,7 @@ for t in threads: t.join()
 assert not failures, failures[:3]
 assert len(got) == 64 and all(len(v) == 1 for v in got.values())
 for i, r in alone.items(): assert got[i] == {json.dumps(r)}
-assert metric("gpt2_texts_in_flight") == 0 and metric("gpt2_cache_pages") == metric("gpt2_cache_pages_free")
+until(lambda: metric("gpt2_texts_in_flight") == 0 and metric("gpt2_cache_pages") == metric("gpt2_cache_pages_free"))
 '
     stop
 }
@@ -201,7 +201,7 @@ until(lambda: metric("gpt2_cache_pages") == metric("gpt2_cache_pages_free"))
 }
 
 @test "SIGTERM: what runs is finished, new requests are refused, exit 0" {
-    serve --drain-seconds 100
+    serve --drain-seconds 100 --max-request-tokens 10000000
     client '
 import subprocess, signal
 results = []
@@ -210,13 +210,16 @@ def work():
 t = threading.Thread(target=work); t.start()
 keep = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 keep.request("GET", "/ping"); assert keep.getresponse().read() == b"ok\n"
-until(lambda: metric("gpt2_texts_running") == 1)
+held = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+held.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 10000000, "ignore_eos": True, "stream": True}))
+endless = held.getresponse() # runs for as long as this client stays
+until(lambda: metric("gpt2_texts_running") == 2)
 os.kill('"$SERVER"', signal.SIGTERM)
-time.sleep(0.3)
-try:
-    socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    raise SystemExit("still listening")
-except OSError: pass
+def refused():
+    try: socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError: return True
+until(refused)
+endless.close(); held.close()
 t.join()
 s, h, b = results[0]
 assert s == 200 and json.loads(b)["usage"]["completion_tokens"] == 1500
