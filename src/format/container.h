@@ -73,8 +73,7 @@ struct container_trailer {
     uint64_t digest;
 };
 
-/* --- writing: sequential, on a struct output opened by the caller
- * --------------------------------- */
+/* --- writing: sequential, on a struct output opened by the caller ----------------------------- */
 struct container_writer {
     struct output *out; /* borrowed; commit is the caller's */
     struct container_header header;
@@ -95,8 +94,7 @@ enum status container_write_trailer(struct container_writer *w, uint64_t count,
                                     struct container_trailer *t, struct error *e) MUST_CHECK;
 void container_writer_release(struct container_writer *w);
 
-/* --- reading: sequential, from a file or pipe
- * ------------------------------------------------------ */
+/* --- reading: sequential, from a file or pipe ------------------------------------------------- */
 struct container_reader {
     struct input *in; /* borrowed */
     struct container_header header;
@@ -126,8 +124,7 @@ enum status container_skip_payload(struct container_reader *r, const struct cont
 bool container_tag_optional(const char tag[4]);
 void container_reader_release(struct container_reader *r);
 
-/* --- random access on a file descriptor
- * -------------------------------------------------------------- */
+/* --- random access on a file descriptor ------------------------------------------------------- */
 /* Header, trailer and every block head, verified (not the payloads). *blocks is malloc'ed. */
 enum status container_index(int fd, const char *name, const char *kind, uint16_t major,
                             struct container_header *h, struct container_trailer *t,

@@ -13,8 +13,7 @@
 
 #define TEXT_LIMIT ((uint64_t)16 << 20)
 
-/* --- checks shared with shard_verify.c ----------------------------------------------------------
- */
+/* --- checks shared with shard_verify.c -------------------------------------------------------- */
 
 enum status shard_check_header(const struct shard_set *s, uint32_t shard,
                                const struct container_header *h, struct error *e)

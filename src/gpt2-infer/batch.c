@@ -44,8 +44,7 @@ enum status batch_take(struct batch *b, size_t max, int64_t max_tokens, struct e
     return STATUS_OK;
 }
 
-/* --- totals ------------------------------------------------------------------------------------
- */
+/* --- totals ----------------------------------------------------------------------------------- */
 
 static bool put_stats(const struct batch *b, struct strbuf *out)
 {
@@ -106,8 +105,7 @@ static void log_totals(const struct batch *b)
              (long long)b->new_tokens, extra);
 }
 
-/* --- the run -----------------------------------------------------------------------------------
- */
+/* --- the run ---------------------------------------------------------------------------------- */
 
 static enum status run_task(struct batch *b, struct error *e)
 {

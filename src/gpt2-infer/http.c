@@ -31,8 +31,7 @@ static enum route route_of(const char *url)
     return ROUTE_UNKNOWN;
 }
 
-/* --- sending -------------------------------------------------------------------------------------
- */
+/* --- sending ---------------------------------------------------------------------------------- */
 
 static enum MHD_Result send_text(struct request *r, int status, const char *type, const char *text,
                                  size_t bytes, enum MHD_ResponseMemoryMode mode)
@@ -114,8 +113,7 @@ static enum MHD_Result send_stream(struct request *r)
     return sent;
 }
 
-/* --- requests that generate --------------------------------------------------------------------
- */
+/* --- requests that generate ------------------------------------------------------------------- */
 
 static bool enqueue(struct request *r, int *status)
 {
@@ -174,8 +172,7 @@ static enum MHD_Result send_answer(struct request *r)
                      MHD_RESPMEM_PERSISTENT);
 }
 
-/* --- the other routes ----------------------------------------------------------------------------
- */
+/* --- the other routes ------------------------------------------------------------------------- */
 
 /* Takes the same time wherever the difference is. */
 static bool key_matches(const struct server *s, const char *key)
@@ -248,8 +245,7 @@ static enum MHD_Result answer_get(struct request *r)
     }
 }
 
-/* --- libmicrohttpd's callbacks -------------------------------------------------------------------
- */
+/* --- libmicrohttpd's callbacks ---------------------------------------------------------------- */
 
 static enum MHD_Result receive(struct request *r, const char *data, size_t *bytes)
 {
@@ -355,8 +351,7 @@ bool http_peer_left(const struct request *r)
     return info && poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR));
 }
 
-/* --- listening
- * ------------------------------------------------------------------------------------ */
+/* --- listening -------------------------------------------------------------------------------- */
 
 /* "[HOST:]PORT", "[::1]:PORT"; *host is malloc'ed. */
 static enum status parse_address(const char *text, char **host, int64_t *port, struct error *e)

@@ -62,8 +62,7 @@ enum status generate_params_default(struct generate_params *p, const struct engi
     return o->stop ? generate_params_add_stop(p, o->stop, strlen(o->stop), e) : STATUS_OK;
 }
 
-/* --- fields; each leaves *out alone when the field is absent or null -----------------------------
- */
+/* --- fields: absent or null leaves *out alone ------------------------------------------------- */
 
 static const json_t *field(const json_t *object, const char *name)
 {

@@ -169,8 +169,7 @@ static enum status parse_text(struct request *r, struct error *e)
     return check_item(r, job, e);
 }
 
-/* --- /v1/completions
- * ------------------------------------------------------------------------------ */
+/* --- /v1/completions -------------------------------------------------------------------------- */
 
 static enum status read_count(const json_t *root, const char *name, int64_t max, int64_t *out,
                               struct error *e)

@@ -31,8 +31,7 @@ bool reply_is_streamed(const struct request *r)
     return r->reply == REPLY_LINES || r->reply == REPLY_TEXT || r->reply == REPLY_EVENTS;
 }
 
-/* --- OpenAI's objects --------------------------------------------------------------------------
- */
+/* --- OpenAI's objects ------------------------------------------------------------------------- */
 
 static bool put_head(struct strbuf *out, const struct request *r)
 {
@@ -144,8 +143,7 @@ static bool put_event(struct request *r, struct item *item)
     return ok;
 }
 
-/* --- ours ----------------------------------------------------------------------------------------
- */
+/* --- ours ------------------------------------------------------------------------------------- */
 
 static bool put_answer(struct strbuf *out, const struct item *item)
 {

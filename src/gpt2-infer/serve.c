@@ -27,8 +27,7 @@ static void on_signal(int number)
     stop_signals++;
 }
 
-/* --- requests come, progress and go
- * ---------------------------------------------------------------- */
+/* --- requests come, progress and go ----------------------------------------------------------- */
 
 static void wake_connection(struct request *r)
 {
@@ -152,8 +151,7 @@ static void sweep(struct server *s, bool look)
     }
 }
 
-/* --- the loop
- * -------------------------------------------------------------------------------------- */
+/* --- the loop --------------------------------------------------------------------------------- */
 
 static void wait_for_work(struct server *s)
 {
@@ -230,8 +228,7 @@ static enum status serve_loop(struct server *s, struct error *e)
     return st;
 }
 
-/* --- start and end
- * ----------------------------------------------------------------------------------- */
+/* --- start and end ---------------------------------------------------------------------------- */
 
 static enum status load_keys(struct server *s, struct error *e)
 {
