@@ -5,9 +5,16 @@
 
 enum { SEQUENCES = 2, PAGE = 16 };
 
+static void *fx_at(void *base, int64_t i, enum dtype dt)
+{
+    return (char *)base + (size_t)i * fx_width(dt);
+}
+
 /* Every position of two sequences through the cache, equal to causal attention over the whole. */
 static void cached_equals_full(struct device *dev, int64_t t, int64_t h, int64_t d, enum dtype dt)
 {
+    /* Rows of a call: all; single ones; prompts' pieces that end and begin anywhere. */
+    static const int64_t pieces[3][4] = {{1000, 1000, 1000, 1000}, {1, 1, 15, 1}, {16, 1, 65, 23}};
     const int64_t c = h * d, pages = (t + PAGE - 1) / PAGE, rows = SEQUENCES * t;
     int32_t *table = fx_alloc(SEQUENCES * (size_t)pages * 4);
     int32_t *seq = fx_alloc((size_t)rows * 4), *pos = fx_alloc((size_t)rows * 4);
@@ -25,13 +32,22 @@ static void cached_equals_full(struct device *dev, int64_t t, int64_t h, int64_t
          *full = fx_alloc((size_t)(rows * c) * fx_width(dt));
     const struct attention a = {SEQUENCES, t, h, d, dt, {0.0f, 0, 0, NULL}, true};
     dev->ops->kv_append(dev, dev->compute, &kv, qkv, seq, pos, rows, h, d, dt);
-    dev->ops->attention_cached(dev, dev->compute, out, &kv, qkv, seq, pos, rows, h, d, dt, NULL, 0);
     dev->ops->attention_forward(dev, dev->compute, full, fx_floats(rows * h), qkv, &a);
     fx_check_device(dev);
     float *want = fx_floats(rows * c);
     for (int64_t i = 0; i < rows * c; i++)
         want[i] = fx_get(full, dt, i);
-    CHECK_CLOSE(out, want, dt, rows * c, 2e-6, 1e-6 + 2.1 * fx_epsilon(dt));
+    for (int k = 0; k < 3; k++) {
+        memset(out, 0xff, (size_t)(rows * c) * fx_width(dt));
+        for (int64_t row = 0, turn = 0, n; row < rows; row += n, turn++) {
+            n = rows - row < pieces[k][turn % 4] ? rows - row : pieces[k][turn % 4];
+            dev->ops->attention_cached(dev, dev->compute, fx_at(out, row * c, dt), &kv,
+                                       fx_at(qkv, row * 3 * c, dt), seq + row, pos + row, n, h, d,
+                                       dt, NULL, 0);
+        }
+        fx_check_device(dev);
+        CHECK_CLOSE(out, want, dt, rows * c, 2e-6, 1e-6 + 2.1 * fx_epsilon(dt));
+    }
     fx_free_all();
 }
 

@@ -127,26 +127,6 @@ static struct forward_scratch forward_layout(const struct head *hd, float *p)
     return f;
 }
 
-/* One row of scores becomes exponentials relative to the running maximum; out is rescaled to it. */
-static void softmax_step(float *s, float *max, float *sum, float *out, int64_t padded_dim)
-{
-    vf top = (vf){0} + *max, add = {0};
-    for (int64_t j = 0; j < TILE; j += VL)
-        top = vf_max(vf_load(s + j), top);
-    const float highest = vf_max_lane(top);
-    for (int64_t j = 0; j < TILE; j += VL) {
-        vf p = vf_exp(vf_load(s + j) - highest);
-        vf_store(s + j, p);
-        add += p;
-    }
-    const float rescale = exp_f32(*max - highest);
-    *sum = *sum * rescale + vf_sum(add);
-    *max = highest;
-    if (rescale != 1.0f)
-        for (int64_t d = 0; d < padded_dim; d += VL)
-            vf_store(out + d, vf_load(out + d) * rescale);
-}
-
 /* Keys after query q of a tile that starts at k0 do not count. */
 static void mask_future(float *s, int64_t q, int64_t k0)
 {
@@ -173,7 +153,7 @@ static void forward_tile(const struct head *hd, const struct forward_scratch *f,
             float *s = f->scores + i * TILE;
             if (k0 == q0)
                 mask_future(s, q0 + i, k0);
-            softmax_step(s, &max[i], &sum[i], f->out + i * dp, dp);
+            tile_softmax_step(s, TILE, &max[i], &sum[i], f->out + i * dp, dp);
             if (hd->args->a.dropout.p == 0.0f)
                 continue;
             mask_row(hd, mask, q0 + i, k0);

@@ -3,13 +3,16 @@
  *     out[n,h] = sum over p <= positions[n] of softmax(q . k_p / sqrt(D)) v_p
  *
  * A (row, head) belongs to one thread, which goes over the positions in blocks with a running
- * maximum. fp32 accumulation. Test: tests/unit/test_cpu_decode.c. */
+ * maximum. Rows of one prompt that follow each other go by tiles of 64 (attention_prompt.c). fp32
+ * accumulation. Test: tests/unit/test_cpu_decode.c. */
+#include "device/cpu/cached.h"
 #include "device/cpu/cpu.h"
 
 #include "base/checked.h"
 #include "device/cpu/math.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/vector.h"
+#include <omp.h>
 #include <string.h>
 
 struct append_args {
@@ -19,14 +22,6 @@ struct append_args {
     int64_t rows, width; /* width = H*D */
     enum dtype dt;
 };
-
-/* First element of a position in the cache. */
-static int64_t cache_at(const struct kv_cache *kv, int32_t sequence, int64_t position,
-                        int64_t width)
-{
-    int64_t page = kv->table[sequence * kv->max_pages + position / kv->page_tokens];
-    return (page * kv->page_tokens + position % kv->page_tokens) * width;
-}
 
 static void append_run(struct stream *s, const void *args)
 {
@@ -51,15 +46,6 @@ void cpu_kv_append(struct device *dev, struct stream *s, const struct kv_cache *
     (void)dev;
     stream_submit(s, append_run, &a, sizeof a);
 }
-
-struct cached_args {
-    void *out;
-    struct kv_cache kv;
-    const void *qkv;
-    const int32_t *sequences, *positions;
-    int64_t rows, heads, dim;
-    enum dtype dt;
-};
 
 enum { BLOCK = 64, DIM_MAX = 128 };
 
@@ -148,14 +134,47 @@ static void attend(const struct cached_args *a, int64_t n, int64_t head)
     row_from_f32(element_mut(a->out, (n * a->heads + head) * d, a->dt), r.out, a->dt, d);
 }
 
+/* Rows that one call of attend or of cpu_attend_tile takes. */
+struct part {
+    int64_t row, count;
+};
+
+/* A piece of a prompt, cut into tiles; every other row by itself. Returns the number of parts. */
+static int64_t cut_parts(const struct cached_args *a, struct part *parts)
+{
+    int64_t n = 0;
+    for (int64_t row = 0, end; row < a->rows; row = end) {
+        for (end = row + 1; end < a->rows && a->sequences[end] == a->sequences[row] &&
+                            a->positions[end] == a->positions[end - 1] + 1;)
+            end++;
+        const int64_t step = end - row < CPU_ATTEND_TILE_LEAST ? 1 : CPU_ATTEND_TILE;
+        for (int64_t i = row; i < end; i += step)
+            parts[n++] = (struct part){i, min_i64(step, end - i)};
+    }
+    return n;
+}
+
 static void cached_run(struct stream *s, const void *args)
 {
     const struct cached_args *a = args;
-    const int64_t items = a->rows * a->heads;
-    (void)s;
+    const int64_t floats = cpu_attend_tile_floats(a->dim), threads = omp_get_max_threads();
+    const size_t list = (size_t)round_up_i64(a->rows * (int64_t)sizeof(struct part), 64);
+    char *scratch =
+        stream_scratch(s, "attention_cached", list + (size_t)(floats * threads) * sizeof(float));
+    if (!scratch)
+        return;
+    struct part *parts = (struct part *)scratch;
+    float *tiles = (float *)(scratch + list);
+    const int64_t items = cut_parts(a, parts) * a->heads;
 #pragma omp parallel for schedule(dynamic, 1) if (items > 1)
-    for (int64_t i = 0; i < items; i++)
-        attend(a, i / a->heads, i % a->heads);
+    for (int64_t i = items - 1; i >= 0; i--) { /* late rows, which see most, first */
+        const struct part *p = &parts[i / a->heads];
+        if (p->count == 1)
+            attend(a, p->row, i % a->heads);
+        else
+            cpu_attend_tile(a, p->row, p->count, i % a->heads,
+                            tiles + floats * omp_get_thread_num());
+    }
 }
 
 void cpu_attention_cached(struct device *dev, struct stream *s, void *out,

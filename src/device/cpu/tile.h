@@ -1,4 +1,5 @@
-/* tile.h - small matrix products in registers, for tiles that attention keeps in cache. */
+/* tile.h - small matrix products in registers and a step of softmax, for tiles that attention keeps
+ * in cache. */
 #ifndef DEVICE_CPU_TILE_H
 #define DEVICE_CPU_TILE_H
 
@@ -43,6 +44,28 @@ static inline void tile_product(int64_t m, int64_t n, int64_t depth, const float
         if (j < n)
             tile_block(1, depth, a + i * rs, rs, cs, b + j, ldb, c + i * ldc + j, ldc, accumulate);
     }
+}
+
+/* One row of n scores becomes exponentials relative to the running maximum; out is rescaled to it.
+ * n and padded_dim are multiples of VL. */
+static inline void tile_softmax_step(float *s, int64_t n, float *max, float *sum, float *out,
+                                     int64_t padded_dim)
+{
+    vf top = (vf){0} + *max, add = {0};
+    for (int64_t j = 0; j < n; j += VL)
+        top = vf_max(vf_load(s + j), top);
+    const float highest = vf_max_lane(top);
+    for (int64_t j = 0; j < n; j += VL) {
+        vf p = vf_exp(vf_load(s + j) - highest);
+        vf_store(s + j, p);
+        add += p;
+    }
+    const float rescale = exp_f32(*max - highest);
+    *sum = *sum * rescale + vf_sum(add);
+    *max = highest;
+    if (rescale != 1.0f)
+        for (int64_t d = 0; d < padded_dim; d += VL)
+            vf_store(out + d, vf_load(out + d) * rescale);
 }
 
 #endif
