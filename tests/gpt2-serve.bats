@@ -304,3 +304,31 @@ assert ask("GET", "/ping")[0] == 200
     timeout 200 python3 "$ROOT/tests/servers/page.py" "$browser" "http://127.0.0.1:$PORT/"
     stop
 }
+
+@test "the load test notices an answer that is lost, another's or not the whole" {
+    serve --queue-limit 1000
+    for i in 1 2 3 4; do echo "{\"id\":$i,\"prompt\":\"client $i\",\"seed\":$i,\"max_new_tokens\":8}"; done >"$TMP/records"
+    gpt2-infer generate -q --device cpu --model "$BATS_FILE_TMPDIR/model" "$TMP/records" >"$TMP/answers"
+    load() { PORT=$PORT REQUESTS=3 timeout 120 python3 "$ROOT/tests/bench/serve.py" "$TMP/records" "$1"; }
+    run load "$TMP/answers"
+    status_is 0
+    has "PASS  answers as the batch tool gives them: 12 of 12"
+    # the same answers, but the texts of clients 2 and 3 in each other's place, or an answer short of a token
+    python3 - "$TMP" <<'PY'
+import json, sys
+rows = [json.loads(l) for l in open(sys.argv[1] + "/answers")]
+def write(name, rows): open(sys.argv[1] + "/" + name, "w").writelines(json.dumps(r) + "\n" for r in rows)
+write("mixed", [rows[0], dict(rows[2], id=2), dict(rows[1], id=3), rows[3]])
+write("short", rows[:3] + [dict(rows[3], ids=rows[3]["ids"][:-1])])
+PY
+    run load "$TMP/mixed"
+    status_is 1
+    has "FAIL  answers as the batch tool gives them: 6 of 12"
+    run load "$TMP/short"
+    status_is 1
+    has "9 of 12"
+    stop
+    run load "$TMP/answers" # nobody answers
+    status_is 1
+    has "0 of 12"
+}

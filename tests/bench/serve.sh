@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make bench-serve: many clients against the endpoint. Fails when an answer is lost or is another's.
+# make bench-serve: many clients against the endpoint. Fails when an answer is lost or is not what the batch tool says.
 # CLIENTS (64), REQUESTS (10, of each client), TOKENS (32), MODEL (a small one is made).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -15,6 +15,11 @@ if [ -z "$model" ]; then
     ckpt-merge -q -o "$work/model" "$work/ck"
     model=$work/model
 fi
+python3 -c 'import json, sys
+for i in range(int(sys.argv[1])):
+    print(json.dumps({"id": i, "prompt": "client %d writes" % i, "seed": i, "max_new_tokens": int(sys.argv[2]),
+                      "temperature": 1.0, "ignore_eos": True, "logprobs": False}))' "${CLIENTS:-64}" "${TOKENS:-32}" >"$work/records"
+gpt2-infer generate -q --model "$model" "$work/records" >"$work/answers"
 gpt2-infer --serve 0 --model "$model" --queue-limit 4096 2>"$work/log" &
 server=$!
 port=
@@ -24,7 +29,7 @@ for i in $(seq 400); do
     sleep 0.05
 done
 [ -n "$port" ] || { cat "$work/log" >&2; exit 1; }
-PORT=$port CLIENTS=${CLIENTS:-64} REQUESTS=${REQUESTS:-10} TOKENS=${TOKENS:-32} python3 tests/bench/serve.py
+PORT=$port REQUESTS=${REQUESTS:-10} python3 tests/bench/serve.py "$work/records" "$work/answers"
 kill -TERM "$server"
 wait "$server"
 server=
