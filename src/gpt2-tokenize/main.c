@@ -100,7 +100,7 @@ static enum status start_workers(struct run *r, bool strip_eot, struct error *e)
  * not used of it takes no memory. */
 static void prepare_heap(int threads)
 {
-    const size_t huge = (size_t)2 << 20, most = (size_t)1 << 30;
+    const size_t huge = (size_t)2 << 20, most = (size_t)256 << 20;
     size_t bytes =
         (size_t)(threads + 1) * 8 * (1 << 20); /* vocabulary; cache and batches of each */
     int pad = (int)(bytes < most ? bytes : most);
