@@ -237,6 +237,23 @@ JSON
     [ ! -s "$TMP/err" ]
 }
 
+@test "memory does not grow with the number of records" {
+    if grep -q __asan_init "$BIN/gpt2-infer"; then skip "sanitizers take memory of their own"; fi
+    cc -o "$TMP/peak" "$ROOT/tests/bench/peak.c"
+    peak() { # RECORDS TASK OPTIONS...: KiB
+        yes '{"prompt":"again and again","text":"and again","label":0}' | head -n "$1" |
+            "$TMP/peak" "$TMP/took" timeout 200 gpt2-infer "${@:2}" -q --device cpu --model "$BATS_FILE_TMPDIR/model" >"$TMP/out"
+        [ "$(wc -l <"$TMP/out")" -eq "$1" ]
+        cut -d' ' -f2 "$TMP/took"
+    }
+    for task in "generate --max-new-tokens 1" score "classify --labels a,b"; do
+        few=$(peak 1000 $task)
+        many=$(peak 8000 $task)
+        echo "$task: $few KiB for 1000 records, $many KiB for 8000"
+        [ "$many" -lt $((few + 2048)) ] # a leak of 300 bytes a record would show
+    done
+}
+
 @test "long prompts slide or are refused" {
     python3 -c 'import json; print(json.dumps({"prompt_ids": [i % 50000 for i in range(300)], "max_new_tokens": 100}))' >"$TMP/in"
     infer generate --ignore-eos "$TMP/in" >"$TMP/out"
