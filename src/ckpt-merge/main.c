@@ -1,10 +1,10 @@
 /* ckpt-merge - one Hugging Face model folder of a sharded training checkpoint. */
 #include "base/log.h"
+#include "base/tool.h"
 #include "ckpt-merge/inspect.h"
 #include "ckpt-merge/merge.h"
 
 #include <signal.h>
-#include <stdio.h>
 
 static volatile sig_atomic_t stop_signal;
 
@@ -39,19 +39,13 @@ int main(int argc, char **argv)
     struct error e = {0};
     struct options parsed = {0};
     struct merge_options o = {0};
-    enum option_action action;
-    int exit_status = 0;
+    enum option_action action = OPTIONS_EXIT;
+    int exit_status;
 
     log_set_prefix("ckpt-merge");
-    if (merge_options_parse(&parsed, &o, argc, argv, &action, &e) != STATUS_OK) {
-        exit_status = log_error(&e);
-    } else if (action == OPTIONS_RUN && parsed.print_config) {
-        if (options_print_config(&parsed, &o, stdout, &e) != STATUS_OK)
-            exit_status = log_error(&e);
-    } else if (action == OPTIONS_RUN) {
-        log_set_quiet(o.quiet);
+    enum status st = merge_options_parse(&parsed, &o, argc, argv, &action, &e);
+    if (tool_ready(&parsed, &o, o.quiet, st, action, &e, &exit_status))
         exit_status = run(&o);
-    }
     options_release(&parsed);
     return exit_status;
 }
