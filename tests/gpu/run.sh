@@ -49,12 +49,18 @@ has_gpu=0
 for program in "$build/gpu/test_cuda_kernels" "$build/tests/test_parity"; do
     [ -x "$program" ] || { echo "test-gpu: $program is not built (make CUDA=1 gpu-programs unit)"; exit 1; }
 done
-if "$build/gpu/test_cuda_kernels" --quick 2>/dev/null | grep -qv 'SKIP\|^1\.\.'; then has_gpu=1; fi
+# The whole output, so that a pipe closed early does not look like a missing GPU.
+quick=$("$build/gpu/test_cuda_kernels" --quick 2>/dev/null)
+if grep -v 'SKIP\|^1\.\.' <<<"$quick" | grep -q .; then has_gpu=1; fi
 
 tap kernels "$build/gpu/test_cuda_kernels"
 tap parity "$build/tests/test_parity" cuda
 checked memcheck "$build/gpu/test_cuda_kernels" --quick
 checked racecheck "$build/gpu/test_cuda_kernels" --quick
+for part in skinny attention_cached; do # what decoding is made of
+    checked memcheck "$build/tests/test_parity" cuda $part
+    checked racecheck "$build/tests/test_parity" cuda $part
+done
 # The last one takes the GPU by itself: --device auto.
 for script in tests/gpu/*.bats tests/sdp-nonfinite.bats; do
     [ -e "$script" ] || continue
