@@ -32,6 +32,7 @@
 struct device;
 struct stream;
 struct event;
+struct graph;
 
 enum memory_kind {
     MEMORY_DEVICE, /* where kernels work */
@@ -66,6 +67,27 @@ struct gemm {
     const void *dgelu_aux; /* [m,n]: d = value * gelu_tanh'(aux); NULL for none */
     float *bias_grad;      /* [n] fp32 += column sums of b [k,n] (weight-gradient products); NULL */
 };
+
+/* y[r,n] = residual + gelu(norm(x[select[r]]) w + bias), each part where given: what decoding does
+ * to its few rows, in one pass over w. */
+struct skinny_gemm {
+    int64_t rows, k,
+        n; /* 1 <= rows <= the device's skinny_rows; k and n multiples of 8 (n any with fp32 y) */
+    const void *x;               /* [*,k] */
+    const int32_t *select;       /* [rows] device: rows of x to take; NULL = the first ones */
+    const void *norm_w, *norm_b; /* [k]: layer norm of each row first; NULL for none */
+    float epsilon;
+    const void *w; /* [k,n], or [n,k] when transpose_w */
+    bool transpose_w;
+    const void *bias; /* [n]; NULL */
+    bool gelu;
+    const void *residual; /* [rows,n], may be y; NULL */
+    void *y;              /* [rows,ldy] */
+    int64_t ldy;          /* 0 = n */
+    enum dtype dt;        /* of everything but y */
+    enum dtype out_dt;    /* of y: dt or DTYPE_F32 */
+};
+#define SKINNY_ROWS 8 /* no device takes more */
 
 struct attention {
     int64_t batch, time, heads, head_dim; /* head_dim a multiple of 8, at most 128 */
@@ -240,12 +262,13 @@ struct device_ops {
     void (*kv_append)(struct device *dev, struct stream *s, const struct kv_cache *kv,
                       const void *qkv, const int32_t *sequences, const int32_t *positions,
                       int64_t rows, int64_t heads, int64_t head_dim, enum dtype dt);
-    /* out[N,H,D]: row n attends to cache positions 0..positions[n] of its sequence (appended
-     * before). */
+    /* out[N,H,D]: row n attends to cache positions 0..positions[n] of its sequence. They were
+     * appended before; with `append` the row's own is put there by this call, and no two rows may
+     * be of one sequence. */
     void (*attention_cached)(struct device *dev, struct stream *s, void *out,
                              const struct kv_cache *kv, const void *qkv, const int32_t *sequences,
                              const int32_t *positions, int64_t rows, int64_t heads,
-                             int64_t head_dim, enum dtype dt, void *workspace,
+                             int64_t head_dim, enum dtype dt, bool append, void *workspace,
                              size_t workspace_bytes);
     size_t (*attention_cached_workspace)(int64_t rows, int64_t max_positions, int64_t heads,
                                          int64_t head_dim);
@@ -264,10 +287,20 @@ struct device_ops {
 
     /* --- optional (NULL where a backend has none) ------------------------------------------------
      */
+    /* For devices with skinny_rows. A row's result does not depend on the others. */
+    void (*skinny_gemm)(struct device *dev, struct stream *s, const struct skinny_gemm *g);
+    /* What is put on s between begin and end (kernels, products, copies) is not run but kept, with
+     * its pointers, and graph_launch runs it all at once, any number of times. Products must have
+     * been run before. end returns NULL after a failure, which is recorded. */
+    void (*graph_begin)(struct device *dev, struct stream *s);
+    struct graph *(*graph_end)(struct device *dev, struct stream *s);
+    void (*graph_launch)(struct device *dev, struct stream *s, struct graph *g);
+    void (*graph_free)(struct device *dev, struct graph *g);
     /* Name of the first operation since the last call that wrote a non-finite value; debugging. */
     bool (*find_nonfinite)(struct device *dev, struct stream *s, const void *x, int64_t n,
                            enum dtype dt);
-    /* The backend's own stream (a cudaStream_t), for an engine that queues work itself; nccl needs it. */
+    /* The backend's own stream (a cudaStream_t), for an engine that queues work itself; nccl needs
+     * it. */
     void *(*native_stream)(struct device *dev, struct stream *s);
 };
 
@@ -278,6 +311,8 @@ struct device {
     struct error error;         /* first failure; status STATUS_OK while healthy */
     int64_t allocated_bytes[2]; /* live bytes by enum memory_kind */
     int64_t peak_bytes[2];
+    int64_t
+        skinny_rows; /* the most that skinny_gemm takes; 0 where the separate entries are better */
 };
 
 /* Every backend built in; cuda is present only when built with it. NULL-terminated. */

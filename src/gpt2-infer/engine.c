@@ -114,6 +114,7 @@ enum status engine_decoder(struct engine *g, struct gpt2_decoder **d, struct err
         .page_tokens = g->o->page_tokens,
         .cache_bytes =
             g->o->cache_bytes > 0 ? g->o->cache_bytes : default_cache_bytes(g, sequences),
+        .run_ahead = !on_cpu(g), /* here a row in vain would cost what it takes */
         .separate_prompts = on_cpu(g),
     };
     return gpt2_decoder_create(d, g->weights, &options, e);

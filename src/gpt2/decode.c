@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define DEFAULT_PAGE_TOKENS 64
+#define KEPT_PASSES 32 /* graphs of passes that come again and again */
 /* Philox stream of sampling; initial values, dropout and shuffling have others. */
 #define SAMPLE_STREAM (0x53616d70ull << 32) /* "Samp" */
 
@@ -21,6 +22,28 @@ struct slot {
     int64_t produced;
     int64_t rows; /* in the pass under way */
     uint64_t age; /* order of admission */
+};
+
+/* What a steady pass depends on: its rows, which host buffer, and where its tokens come from. */
+struct pass_kind {
+    int64_t rows;
+    int side;
+    bool chained;
+};
+
+/* A pass of one token of each of some sequences, kept as one launch. */
+struct kept_pass {
+    struct pass_kind kind;
+    struct graph *graph; /* NULL = free */
+    int64_t used;        /* number of the pass that used it last */
+};
+
+/* A pass whose results are not read yet. */
+struct flight {
+    int64_t selected;    /* tokens drawn */
+    int64_t *slot;       /* [sequences] whose token it is */
+    uint64_t *age;       /* [sequences] and which admission's: it may have ended since */
+    struct event *ended; /* results are on the host */
 };
 
 struct gpt2_decoder {
@@ -47,6 +70,13 @@ struct gpt2_decoder {
     struct gpt2_sequence *head, **tail; /* waiting */
     int64_t queued;
     int64_t rows, selected; /* of the pass under way */
+    bool steady;            /* it has one token of each of its sequences, and asks for all logits */
+    bool chained;           /* its tokens are those that the pass before draws */
+    struct flight flights[2]; /* by side of the pass's host buffers */
+    bool under_way;           /* the pass of this side was queued by the step before */
+    struct kept_pass kept[KEPT_PASSES];
+    int64_t alike; /* steady passes of the same rows up to this one */
+    int64_t last_rows;
     int64_t prompt_tokens, new_tokens, passes;
 };
 
@@ -87,6 +117,12 @@ static enum status allocate_host(struct gpt2_decoder *d, struct error *e)
         d->slots[0].window = windows; /* the owner of all windows */
     else
         free(windows);
+    for (int i = 0; i < 2; i++) {
+        d->flights[i].slot = malloc((size_t)n * sizeof *d->flights[i].slot);
+        d->flights[i].age = malloc((size_t)n * sizeof *d->flights[i].age);
+        if (!d->flights[i].slot || !d->flights[i].age)
+            return error_memory(e, (unsigned long long)n * sizeof(int64_t), "the decoder's tables");
+    }
     if (!d->slots || !d->order || !d->free_pages || !windows)
         return error_memory(e, (unsigned long long)(n * d->context) * sizeof *windows,
                             "the decoder's tables");
@@ -109,6 +145,8 @@ static enum status allocate(struct gpt2_decoder *d, struct error *e)
         return error_context(e, "the key/value cache of %lld sequences", (long long)d->o.sequences);
     TRY(ops->alloc(d->dev, MEMORY_HOST, table_bytes, (void **)&d->table, e));
     TRY(ops->alloc(d->dev, MEMORY_DEVICE, table_bytes, (void **)&d->device_table, e));
+    for (int i = 0; i < 2; i++)
+        TRY(ops->event_create(d->dev, &d->flights[i].ended, e));
     d->workspace_bytes = ops->attention_cached_workspace(d->o.pass_rows, c->context, c->heads,
                                                          c->channels / c->heads);
     if (d->workspace_bytes > 0)
@@ -142,6 +180,18 @@ void gpt2_decoder_free(struct gpt2_decoder *d)
     if (!d)
         return;
     const struct device_ops *ops = d->dev->ops;
+    struct error ignored;
+    if (d->under_way) /* in vain; what it uses is freed below */
+        (void)!ops->stream_sync(d->dev, d->pass->stream, &ignored);
+    for (int i = 0; i < 2; i++) {
+        if (d->flights[i].ended)
+            ops->event_free(d->dev, d->flights[i].ended);
+        free(d->flights[i].slot);
+        free(d->flights[i].age);
+    }
+    for (int i = 0; i < KEPT_PASSES; i++)
+        if (d->kept[i].graph)
+            ops->graph_free(d->dev, d->kept[i].graph);
     void *on_device[] = {d->cache, d->device_table, d->workspace};
     for (int i = 0; i < 3; i++)
         if (on_device[i])
@@ -290,11 +340,30 @@ static void attend_cached(void *arg, struct gpt2_pass *p, int64_t layer, void *o
                           .max_pages = d->max_pages,
                           .page_tokens = d->o.page_tokens};
     int64_t head_dim = c->channels / c->heads;
-    d->dev->ops->kv_append(d->dev, p->stream, &kv, qkv, p->device.sequences, p->device.positions,
-                           rows, c->heads, head_dim, d->w->dt);
+    if (!d->steady)
+        d->dev->ops->kv_append(d->dev, p->stream, &kv, qkv, p->device.sequences,
+                               p->device.positions, rows, c->heads, head_dim, d->w->dt);
     d->dev->ops->attention_cached(d->dev, p->stream, out, &kv, qkv, p->device.sequences,
                                   p->device.positions, rows, c->heads, head_dim, d->w->dt,
-                                  d->workspace, d->workspace_bytes);
+                                  d->steady, d->workspace, d->workspace_bytes);
+}
+
+/* Asks for the logits of the last row, which draw token number `token` of the slot's sequence. */
+static void select_row(struct gpt2_decoder *d, int64_t index, int64_t token)
+{
+    struct gpt2_pass_io *io = &d->pass->host;
+    struct flight *f = &d->flights[d->pass->side];
+    const struct gpt2_sequence *s = d->slots[index].s;
+    uint64_t key = philox_key(s->seed, SAMPLE_STREAM);
+    struct philox4 random = philox4x32(key, (uint64_t)token, 0);
+    io->select[d->selected] = (int32_t)(d->rows - 1);
+    io->sampling[d->selected] = (struct sampling){.temperature = s->temperature,
+                                                  .top_p = s->top_p,
+                                                  .top_k = s->top_k,
+                                                  .uniform = philox_uniform(random.v[0])};
+    f->slot[d->selected] = index;
+    f->age[d->selected] = d->slots[index].age;
+    d->selected++;
 }
 
 /* Adds the next n tokens of a slot to the pass; asks for logits when its last token is among them.
@@ -313,15 +382,7 @@ static void add_rows(struct gpt2_decoder *d, int64_t index, int64_t n)
     slot->cached += n;
     if (slot->cached < slot->length)
         return;
-    const struct gpt2_sequence *s = slot->s;
-    uint64_t key = philox_key(s->seed, SAMPLE_STREAM);
-    struct philox4 random = philox4x32(key, (uint64_t)slot->produced, 0);
-    io->select[d->selected] = (int32_t)(d->rows - 1);
-    io->sampling[d->selected] = (struct sampling){.temperature = s->temperature,
-                                                  .top_p = s->top_p,
-                                                  .top_k = s->top_k,
-                                                  .uniform = philox_uniform(random.v[0])};
-    d->selected++;
+    select_row(d, index, slot->produced);
 }
 
 /* Every sequence that only lacks its newest token. */
@@ -351,6 +412,7 @@ static void add_prompts(struct gpt2_decoder *d, int64_t sequences)
 static void choose_rows(struct gpt2_decoder *d)
 {
     d->rows = d->selected = 0;
+    d->chained = false;
     for (int64_t i = 0; i < d->running; i++)
         d->slots[d->order[i]].rows = 0;
     if (d->o.separate_prompts) {
@@ -361,6 +423,48 @@ static void choose_rows(struct gpt2_decoder *d)
         add_decoding(d);
         add_prompts(d, d->running);
     }
+    d->steady = d->selected == d->rows;
+    for (int64_t i = 0; i < d->running && d->steady; i++)
+        d->steady = d->slots[d->order[i]].rows <= 1;
+    d->alike = !d->steady ? 0 : d->rows == d->last_rows ? d->alike + 1 : 1;
+    d->last_rows = d->rows;
+}
+
+/* Whether the pass under way will be followed by the same rows, each one token further: none is
+ * known to end or to slide, and nobody waits for a place. */
+static bool can_chain(const struct gpt2_decoder *d)
+{
+    if (!d->o.run_ahead || !d->steady || d->rows != d->running ||
+        (d->head && d->running < d->o.sequences))
+        return false;
+    for (int64_t i = 0; i < d->running; i++) {
+        const struct slot *slot = &d->slots[d->order[i]];
+        if (slot->produced + 1 >= slot->s->max_new_tokens || slot->cached >= d->context ||
+            slot->cached != slot->length)
+            return false;
+    }
+    return true;
+}
+
+/* The pass after the one under way, in the same order of rows. */
+static void chain_rows(struct gpt2_decoder *d)
+{
+    const struct flight *before = &d->flights[!d->pass->side];
+    struct gpt2_pass_io *io = &d->pass->host;
+    int64_t rows = d->rows;
+    d->rows = d->selected = 0;
+    d->chained = true;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t index = before->slot[i];
+        struct slot *slot = &d->slots[index];
+        io->tokens[i] = 0; /* known to the device alone */
+        io->positions[i] = (int32_t)slot->cached;
+        io->sequences[i] = (int32_t)index;
+        d->rows++;
+        slot->cached++;
+        select_row(d, index, slot->produced + 1);
+    }
+    d->alike++;
 }
 
 /* Puts a drawn token behind the window; false when the context is full and must not slide. */
@@ -395,24 +499,22 @@ static void take_token(struct gpt2_decoder *d, int64_t index, int32_t id, float 
         finish(d, index, GPT2_FINISH_LENGTH);
 }
 
-static void upload(struct gpt2_decoder *d)
+static void upload_table(struct gpt2_decoder *d)
 {
     if (d->table_changed)
         d->dev->ops->copy(d->dev, d->pass->stream, d->device_table, d->table,
                           (size_t)(d->o.sequences * d->max_pages) * sizeof *d->table);
     d->table_changed = false;
-    gpt2_pass_upload(d->pass);
 }
 
-enum status gpt2_decoder_step(struct gpt2_decoder *d, struct error *e)
+/* Everything between the host's inputs and its results. */
+static void queue_work(struct gpt2_decoder *d)
 {
     const struct gpt2_config *c = &d->w->config;
     struct gpt2_pass *p = d->pass;
-    admit_waiting(d);
-    if (d->running == 0)
-        return STATUS_OK;
-    choose_rows(d);
-    upload(d);
+    gpt2_pass_upload(p);
+    if (d->chained)
+        gpt2_pass_chain(p, d->rows);
     gpt2_pass_body(p, d->rows, attend_cached, d);
     if (d->selected > 0) {
         gpt2_pass_logits(p, 0, d->selected);
@@ -420,10 +522,88 @@ enum status gpt2_decoder_step(struct gpt2_decoder *d, struct error *e)
                             p->device.sampling, d->selected, c->vocab, gpt2_vocab_padded(c),
                             DTYPE_F32);
     }
-    TRY(gpt2_pass_download(p, e));
+    gpt2_pass_download(p);
+}
+
+static bool same_kind(struct pass_kind a, struct pass_kind b)
+{
+    return a.rows == b.rows && a.side == b.side && a.chained == b.chained;
+}
+
+/* Where a pass of this kind is kept, or the place to keep it: a free one or the longest unused. */
+static struct kept_pass *find_kept(struct gpt2_decoder *d, struct pass_kind kind)
+{
+    struct kept_pass *oldest = &d->kept[0];
+    for (int i = 0; i < KEPT_PASSES; i++) {
+        struct kept_pass *k = &d->kept[i];
+        if (k->graph && same_kind(k->kind, kind))
+            return k;
+        if (oldest->graph && (!k->graph || k->used < oldest->used))
+            oldest = k;
+    }
+    return oldest;
+}
+
+/* A steady pass depends on nothing but its kind, so the second of the same rows is kept as one
+ * launch: on a GPU the hundred launches of a small model take longer than their work. */
+static void queue_pass(struct gpt2_decoder *d)
+{
+    const struct device_ops *ops = d->dev->ops;
+    struct pass_kind kind = {d->rows, d->pass->side, d->chained};
+    struct kept_pass *k = d->steady && ops->graph_launch ? find_kept(d, kind) : NULL;
+    bool have = k && k->graph && same_kind(k->kind, kind);
+    d->flights[d->pass->side].selected = d->selected;
+    if (!k || (!have && d->alike < 2)) {
+        queue_work(d);
+    } else {
+        if (!have) {
+            if (k->graph)
+                ops->graph_free(d->dev, k->graph);
+            ops->graph_begin(d->dev, d->pass->stream);
+            queue_work(d);
+            k->graph = ops->graph_end(d->dev, d->pass->stream);
+            k->kind = kind;
+        }
+        k->used = d->passes;
+        if (k->graph) /* else the device has failed */
+            ops->graph_launch(d->dev, d->pass->stream, k->graph);
+    }
+    ops->event_record(d->dev, d->flights[d->pass->side].ended, d->pass->stream);
+}
+
+/* The results of a pass, for the sequences that are still there. */
+static void take_tokens(struct gpt2_decoder *d, const struct gpt2_pass_io *io,
+                        const struct flight *f)
+{
     d->passes++;
-    for (int64_t i = 0; i < d->selected; i++)
-        take_token(d, p->host.sequences[p->host.select[i]], p->host.ids[i], p->host.logprobs[i]);
+    for (int64_t i = 0; i < f->selected; i++) {
+        const struct slot *slot = &d->slots[f->slot[i]];
+        if (slot->s && slot->age == f->age[i])
+            take_token(d, f->slot[i], io->ids[i], io->logprobs[i]);
+    }
+}
+
+enum status gpt2_decoder_step(struct gpt2_decoder *d, struct error *e)
+{
+    struct gpt2_pass *p = d->pass;
+    if (!d->under_way) {
+        admit_waiting(d);
+        if (d->running == 0)
+            return STATUS_OK;
+        choose_rows(d);
+        upload_table(d);
+        queue_pass(d);
+    }
+    const struct flight *f = &d->flights[p->side];
+    struct gpt2_pass_io io = p->host;
+    gpt2_pass_turn(p);
+    d->under_way = can_chain(d);
+    if (d->under_way) {
+        chain_rows(d);
+        queue_pass(d);
+    }
+    TRY(d->dev->ops->event_sync(d->dev, f->ended, e));
+    take_tokens(d, &io, f);
     return STATUS_OK;
 }
 

@@ -27,6 +27,10 @@ struct gpt2_decoder_options {
     int64_t page_tokens; /* positions a page; 0 = 64 */
     int64_t
         cache_bytes; /* of keys and values; 0 = enough for all sequences; raised to one context */
+    /* Queue the pass after this one before this one's tokens are known to the host, while nothing
+     * says that it will be in vain: a device that works by itself never waits. A sequence that ends
+     * by a token costs one row of one pass. */
+    bool run_ahead;
     bool separate_prompts; /* pieces of prompts get passes of their own; see above */
 };
 

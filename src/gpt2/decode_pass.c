@@ -48,10 +48,13 @@ static enum status allocate(struct gpt2_pass *p, struct error *e)
     TRY(ops->alloc(p->dev, MEMORY_DEVICE, (size_t)work.used, &p->memory, e));
     TRY(ops->alloc(p->dev, MEMORY_DEVICE, (size_t)io.used, &p->io_memory, e));
     TRY(ops->alloc(p->dev, MEMORY_HOST, (size_t)io.used, &p->host_memory, e));
+    TRY(ops->alloc(p->dev, MEMORY_HOST, (size_t)io.used, &p->other_memory, e));
     work = (struct carver){p->memory, 0};
     carve_work(p, &work);
     io = (struct carver){p->host_memory, 0};
     carve_io(p, &io, &p->host);
+    io = (struct carver){p->other_memory, 0};
+    carve_io(p, &io, &p->other_host);
     io = (struct carver){p->io_memory, 0};
     carve_io(p, &io, &p->device);
     return STATUS_OK;
@@ -90,7 +93,24 @@ void gpt2_pass_free(struct gpt2_pass *p)
         ops->free(p->dev, MEMORY_DEVICE, p->io_memory);
     if (p->host_memory)
         ops->free(p->dev, MEMORY_HOST, p->host_memory);
+    if (p->other_memory)
+        ops->free(p->dev, MEMORY_HOST, p->other_memory);
     free(p);
+}
+
+void gpt2_pass_turn(struct gpt2_pass *p)
+{
+    struct gpt2_pass_io io = p->host;
+    void *memory = p->host_memory;
+    p->host = p->other_host, p->host_memory = p->other_memory;
+    p->other_host = io, p->other_memory = memory;
+    p->side = !p->side;
+}
+
+void gpt2_pass_chain(struct gpt2_pass *p, int64_t rows)
+{
+    p->dev->ops->copy(p->dev, p->stream, p->device.tokens, p->device.ids,
+                      (size_t)rows * sizeof *p->device.tokens);
 }
 
 void gpt2_pass_upload(struct gpt2_pass *p)
@@ -98,10 +118,14 @@ void gpt2_pass_upload(struct gpt2_pass *p)
     p->dev->ops->copy(p->dev, p->stream, p->io_memory, p->host_memory, (size_t)p->input_bytes);
 }
 
-enum status gpt2_pass_download(struct gpt2_pass *p, struct error *e)
+void gpt2_pass_download(struct gpt2_pass *p)
 {
     p->dev->ops->copy(p->dev, p->stream, (char *)p->host_memory + p->output_offset,
                       (char *)p->io_memory + p->output_offset, (size_t)p->output_bytes);
+}
+
+enum status gpt2_pass_wait(struct gpt2_pass *p, struct error *e)
+{
     return p->dev->ops->stream_sync(p->dev, p->stream, e);
 }
 
@@ -131,28 +155,98 @@ static void add_norm(struct gpt2_pass *p, int64_t rows, const void *delta, const
                                    rows, c->channels, c->epsilon, p->w->dt, no_dropout);
 }
 
+static bool has_skinny(const struct gpt2_pass *p, int64_t rows)
+{
+    return rows <= p->dev->skinny_rows;
+}
+
+/* The product of few rows with what all of them here have in common. */
+static struct skinny_gemm skinny(const struct gpt2_pass *p, int64_t rows, const void *x,
+                                 const void *w, const void *bias, int64_t k, int64_t n)
+{
+    return (struct skinny_gemm){.rows = rows,
+                                .k = k,
+                                .n = n,
+                                .x = x,
+                                .epsilon = p->w->config.epsilon,
+                                .w = w,
+                                .bias = bias,
+                                .dt = p->w->dt,
+                                .out_dt = p->w->dt};
+}
+
+/* A block in five launches: the norms and residual sums belong to the products. */
+static void skinny_block(struct gpt2_pass *p, int64_t rows, int64_t layer, gpt2_attend *attend,
+                         void *arg)
+{
+    const struct device_ops *ops = p->dev->ops;
+    const struct gpt2_block_params *b = &p->w->blocks[layer];
+    int64_t c = p->w->config.channels;
+    struct skinny_gemm qkv = skinny(p, rows, p->x, b->qkv_w, b->qkv_b, c, 3 * c);
+    struct skinny_gemm proj = skinny(p, rows, p->att, b->proj_w, b->proj_b, c, c);
+    struct skinny_gemm fc = skinny(p, rows, p->x, b->fc_w, b->fc_b, c, 4 * c);
+    struct skinny_gemm fcproj = skinny(p, rows, p->gelu, b->fcproj_w, b->fcproj_b, 4 * c, c);
+    qkv.norm_w = b->ln1_w, qkv.norm_b = b->ln1_b, qkv.y = p->qkv;
+    fc.norm_w = b->ln2_w, fc.norm_b = b->ln2_b, fc.y = p->gelu, fc.gelu = true;
+    proj.y = fcproj.y = p->x;
+    proj.residual = fcproj.residual = p->x;
+    ops->skinny_gemm(p->dev, p->stream, &qkv);
+    attend(arg, p, layer, p->att, p->qkv);
+    ops->skinny_gemm(p->dev, p->stream, &proj);
+    ops->skinny_gemm(p->dev, p->stream, &fc);
+    ops->skinny_gemm(p->dev, p->stream, &fcproj);
+}
+
+static void block(struct gpt2_pass *p, int64_t rows, int64_t layer, gpt2_attend *attend, void *arg)
+{
+    const struct gpt2_block_params *b = &p->w->blocks[layer];
+    int64_t c = p->w->config.channels;
+    add_norm(p, rows, layer == 0 ? NULL : p->delta, b->ln1_w, b->ln1_b);
+    linear(p, rows, p->qkv, p->y, b->qkv_w, b->qkv_b, c, 3 * c, NULL);
+    attend(arg, p, layer, p->att, p->qkv);
+    linear(p, rows, p->delta, p->att, b->proj_w, b->proj_b, c, c, NULL);
+    add_norm(p, rows, p->delta, b->ln2_w, b->ln2_b);
+    linear(p, rows, p->gelu, p->y, b->fc_w, b->fc_b, c, 4 * c, p->fc);
+    linear(p, rows, p->delta, p->gelu, b->fcproj_w, b->fcproj_b, 4 * c, c, NULL);
+}
+
 void gpt2_pass_body(struct gpt2_pass *p, int64_t rows, gpt2_attend *attend, void *arg)
 {
     const struct gpt2_weights *w = p->w;
-    int64_t c = w->config.channels;
+    p->skinny = has_skinny(p, rows);
     p->dev->ops->embed_forward(p->dev, p->stream, p->x, w->wte, w->wpe, p->device.tokens,
-                               p->device.positions, 1, rows, c, w->dt, no_dropout);
-    for (int64_t l = 0; l < w->config.layers; l++) {
-        const struct gpt2_block_params *b = &w->blocks[l];
-        add_norm(p, rows, l == 0 ? NULL : p->delta, b->ln1_w, b->ln1_b);
-        linear(p, rows, p->qkv, p->y, b->qkv_w, b->qkv_b, c, 3 * c, NULL);
-        attend(arg, p, l, p->att, p->qkv);
-        linear(p, rows, p->delta, p->att, b->proj_w, b->proj_b, c, c, NULL);
-        add_norm(p, rows, p->delta, b->ln2_w, b->ln2_b);
-        linear(p, rows, p->gelu, p->y, b->fc_w, b->fc_b, c, 4 * c, p->fc);
-        linear(p, rows, p->delta, p->gelu, b->fcproj_w, b->fcproj_b, 4 * c, c, NULL);
-    }
-    add_norm(p, rows, p->delta, w->lnf_w, w->lnf_b);
+                               p->device.positions, 1, rows, w->config.channels, w->dt, no_dropout);
+    for (int64_t l = 0; l < w->config.layers; l++)
+        (p->skinny ? skinny_block : block)(p, rows, l, attend, arg);
+    if (!p->skinny)
+        add_norm(p, rows, p->delta, w->lnf_w, w->lnf_b);
+}
+
+/* Logits of at most skinny_rows queries into row `at`. */
+static void skinny_logits(struct gpt2_pass *p, int64_t first, int64_t at, int64_t n)
+{
+    const struct gpt2_weights *w = p->w;
+    int64_t padded = gpt2_vocab_padded(&w->config);
+    struct skinny_gemm g =
+        skinny(p, n, p->skinny ? p->x : p->y, w->wte, NULL, w->config.channels, w->wte_rows);
+    if (p->skinny)
+        g.norm_w = w->lnf_w, g.norm_b = w->lnf_b;
+    g.select = p->device.select + first + at;
+    g.transpose_w = true;
+    g.y = p->logits + at * padded;
+    g.ldy = padded;
+    g.out_dt = DTYPE_F32;
+    p->dev->ops->skinny_gemm(p->dev, p->stream, &g);
 }
 
 void gpt2_pass_logits(struct gpt2_pass *p, int64_t first, int64_t n)
 {
     const struct gpt2_weights *w = p->w;
+    if (p->skinny || has_skinny(p, n)) {
+        for (int64_t at = 0; at < n; at += p->dev->skinny_rows)
+            skinny_logits(p, first, at, min_i64(n - at, p->dev->skinny_rows));
+        return;
+    }
     p->dev->ops->gather_rows(p->dev, p->stream, p->selected, p->y, p->device.select + first, n,
                              w->config.channels, w->dt);
     struct gemm g = {.m = n,

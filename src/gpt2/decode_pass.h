@@ -23,6 +23,7 @@ struct gpt2_pass {
     int64_t max_rows, max_queries;
     int64_t logit_rows; /* logits are computed at most this many rows at a time */
     struct gpt2_pass_io host, device;
+    int side;      /* which of two host buffers `host` is; see gpt2_pass_turn */
     float *logits; /* [logit_rows, Vp] device, of the last chunk */
     /* private */
     void *x, *delta, *y; /* [max_rows, C] */
@@ -31,6 +32,9 @@ struct gpt2_pass {
     void *fc, *gelu;     /* [max_rows, 4C] */
     float *lse;          /* [max_rows, H] */
     void *selected;      /* [logit_rows, C] */
+    bool skinny;         /* the body took the products of few rows: p->x is complete, p->y is not */
+    struct gpt2_pass_io other_host;
+    void *other_memory;
     void *memory, *host_memory, *io_memory;
     int64_t input_bytes, output_offset, output_bytes;
 };
@@ -42,13 +46,22 @@ void gpt2_pass_free(struct gpt2_pass *p);
 /* out [rows,C] = attention of qkv [rows,3C] in layer `layer`. */
 typedef void gpt2_attend(void *arg, struct gpt2_pass *p, int64_t layer, void *out, const void *qkv);
 
+/* `host` becomes the other of two buffers, so that the next pass can be prepared while this one's
+ * results are awaited or read. */
+void gpt2_pass_turn(struct gpt2_pass *p);
 /* Host inputs to the device. */
 void gpt2_pass_upload(struct gpt2_pass *p);
-/* p->y = final norm of `rows` rows of the uploaded tokens and positions. */
+/* The tokens of the first `rows` rows are the ids that the pass before drew, which stay on the
+ * device; after the upload. */
+void gpt2_pass_chain(struct gpt2_pass *p, int64_t rows);
+/* The blocks over `rows` rows of the uploaded tokens and positions. Leaves p->y, after the final
+ * norm, or, of few rows on a device with a product for them, p->x before it. */
 void gpt2_pass_body(struct gpt2_pass *p, int64_t rows, gpt2_attend *attend, void *arg);
 /* p->logits [n, Vp] of queries first .. first+n-1; n <= logit_rows. */
 void gpt2_pass_logits(struct gpt2_pass *p, int64_t first, int64_t n);
-/* Results to the host; waits, and reports the first failure of the pass. */
-enum status gpt2_pass_download(struct gpt2_pass *p, struct error *e) MUST_CHECK;
+/* Results to the host. */
+void gpt2_pass_download(struct gpt2_pass *p);
+/* Until they are there; reports the first failure of the pass. */
+enum status gpt2_pass_wait(struct gpt2_pass *p, struct error *e) MUST_CHECK;
 
 #endif

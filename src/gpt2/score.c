@@ -114,7 +114,8 @@ static enum status run_group(struct gpt2_pass *p, struct group *g, struct error 
                                     p->device.targets + first, n, c->vocab, gpt2_vocab_padded(c),
                                     DTYPE_F32);
     }
-    TRY(gpt2_pass_download(p, e));
+    gpt2_pass_download(p);
+    TRY(gpt2_pass_wait(p, e));
     take_results(p, g);
     return STATUS_OK;
 }

@@ -43,7 +43,7 @@ static void cached_equals_full(struct device *dev, int64_t t, int64_t h, int64_t
             n = rows - row < pieces[k][turn % 4] ? rows - row : pieces[k][turn % 4];
             dev->ops->attention_cached(dev, dev->compute, fx_at(out, row * c, dt), &kv,
                                        fx_at(qkv, row * 3 * c, dt), seq + row, pos + row, n, h, d,
-                                       dt, NULL, 0);
+                                       dt, false, NULL, 0);
         }
         fx_check_device(dev);
         CHECK_CLOSE(out, want, dt, rows * c, 2e-6, 1e-6 + 2.1 * fx_epsilon(dt));

@@ -1,6 +1,7 @@
 /* test_parity.c - every kernel of the device table on the cpu backend and on every other backend
  * that has a device, on awkward shapes. `test_parity NAME` compares with backend NAME alone (so
- * `test_parity cpu` checks the test itself).
+ * `test_parity cpu` checks the test itself), `test_parity NAME PART` walks the operations whose
+ * names have PART in them.
  *
  * Tolerance of an output x of root mean square r: each element within slack * (a r + b |x|), and
  * the root mean square of the difference within slack * c r. Backends differ in the order of fp32
@@ -321,11 +322,80 @@ static void op_decode(struct parity *p)
          *out = parity_blank(p, rows * c, p->dt);
     int32_t *dseq = parity_bytes(p, seq, (size_t)rows * 4),
             *dpos = parity_bytes(p, pos, (size_t)rows * 4);
-    size_t bytes = p->ops->attention_cached_workspace(rows, p->time, p->heads, d);
-    p->ops->kv_append(p->dev, p->s, &kv, qkv, dseq, dpos, rows, p->heads, d, p->dt);
-    p->ops->attention_cached(p->dev, p->s, out, &kv, qkv, dseq, dpos, rows, p->heads, d, p->dt,
-                             parity_alloc(p, bytes), bytes);
-    parity_output(p, "out", out, rows * c, p->dt, 1.5);
+    /* Variant 1: the newest token of each sequence alone, which brings its own key and value. */
+    const int64_t before = p->variant ? rows - SEQUENCES : rows, n = p->variant ? SEQUENCES : rows;
+    const int64_t at = rows - n;
+    const void *newest = (const char *)qkv + (size_t)(at * 3 * c) * fx_width(p->dt);
+    size_t bytes = p->ops->attention_cached_workspace(n, p->time, p->heads, d);
+    p->ops->kv_append(p->dev, p->s, &kv, qkv, dseq, dpos, before, p->heads, d, p->dt);
+    p->ops->attention_cached(p->dev, p->s, out, &kv, newest, dseq + at, dpos + at, n, p->heads, d,
+                             p->dt, p->variant == 1, parity_alloc(p, bytes), bytes);
+    parity_output(p, "out", out, n * c, p->dt, 1.5);
+    parity_output(p, "keys", kv.keys, SEQUENCES * pages * PAGE * c, p->dt, 0);
+    parity_output(p, "values", kv.values, SEQUENCES * pages * PAGE * c, p->dt, 0);
+}
+
+/* Where a backend has no such product, its parts one after the other. */
+static void skinny_parts(struct parity *p, const struct skinny_gemm *g)
+{
+    const size_t width = fx_width(p->dt);
+    const void *x = g->x;
+    if (g->select) {
+        void *taken = parity_alloc(p, (size_t)(g->rows * g->k) * width);
+        p->ops->gather_rows(p->dev, p->s, taken, x, g->select, g->rows, g->k, p->dt);
+        x = taken;
+    }
+    if (g->norm_w) {
+        void *normal = parity_alloc(p, (size_t)(g->rows * g->k) * width);
+        p->ops->layernorm_forward(p->dev, p->s, normal, NULL, NULL, NULL, x, NULL, g->norm_w,
+                                  g->norm_b, 1, g->rows, g->k, g->epsilon, p->dt,
+                                  (struct dropout){0});
+        x = normal;
+    }
+    void *value = parity_alloc(p, (size_t)(g->rows * g->n) * width);
+    struct gemm m = {.m = g->rows, .n = g->n, .k = g->k, .a = x, .b = g->w};
+    m.d = g->residual ? value : g->y;
+    m.dt = p->dt, m.out_dt = g->out_dt, m.transpose_b = g->transpose_w, m.ldd = g->ldy;
+    m.bias = g->bias;
+    if (g->gelu)
+        m.gelu_aux = parity_alloc(p, (size_t)(g->rows * g->n) * width);
+    p->ops->gemm(p->dev, p->s, &m);
+    if (g->residual) /* the sum that a layer norm leaves */
+        p->ops->layernorm_forward(p->dev, p->s, value, g->y, NULL, NULL, g->residual, value,
+                                  g->bias, g->bias, 1, g->rows, g->n, g->epsilon, p->dt,
+                                  (struct dropout){0});
+}
+
+/* Variants: a norm and GELU; a residual, in place; the vocabulary, with chosen rows. */
+static void op_skinny(struct parity *p)
+{
+    const int64_t rows = p->batch * p->time < SKINNY_ROWS ? p->batch * p->time : SKINNY_ROWS;
+    const int64_t k = p->variant == 1 ? 4 * p->channels : p->channels;
+    struct skinny_gemm g = {.rows = rows, .k = k, .epsilon = 1e-5f, .dt = p->dt, .out_dt = p->dt};
+    g.n = p->variant == 0 ? 4 * p->channels : p->variant == 1 ? p->channels : 1003;
+    g.x = parity_random(p, rows * k, p->dt, 1, 1.0f);
+    g.w = parity_random(p, k * g.n, p->dt, 2, 0.25f);
+    if (p->variant != 2)
+        g.bias = parity_random(p, g.n, p->dt, 3, 1.0f);
+    if (p->variant != 1) {
+        g.norm_w = parity_random(p, k, p->dt, 4, 1.0f);
+        g.norm_b = parity_random(p, k, p->dt, 5, 1.0f);
+    }
+    g.gelu = p->variant == 0;
+    if (p->variant == 1)
+        g.residual = g.y = parity_random(p, rows * g.n, p->dt, 6, 1.0f);
+    else if (p->variant == 0)
+        g.y = parity_blank(p, rows * g.n, p->dt);
+    if (p->variant == 2) {
+        g.select = parity_bytes(p, fx_tokens(rows, 7, rows), (size_t)rows * sizeof(int32_t));
+        g.transpose_w = true, g.out_dt = DTYPE_F32, g.ldy = 1024;
+        g.y = parity_alloc(p, (size_t)(rows * g.ldy) * sizeof(float));
+    }
+    if (p->dev->skinny_rows)
+        p->ops->skinny_gemm(p->dev, p->s, &g);
+    else
+        skinny_parts(p, &g);
+    parity_output(p, "y", g.y, rows * (g.ldy ? g.ldy : g.n), g.out_dt, p->variant == 2 ? 4 : 2);
 }
 
 static void op_gather_rows(struct parity *p)
@@ -404,7 +474,8 @@ static const struct walk walks[] = {
     {"reduce_sum", op_reduce_sum, {0, -1}, false},
     {"adamw and step_control", op_optimizer, {0, 1, 2, -1}, false},
     {"cast and accumulate", op_cast, {0, -1}, false},
-    {"kv_append and attention_cached", op_decode, {0, -1}, false},
+    {"kv_append and attention_cached", op_decode, {0, 1, -1}, false},
+    {"skinny_gemm", op_skinny, {0, 1, 2, -1}, false},
     {"gather_rows", op_gather_rows, {0, -1}, false},
     {"sample", op_sample, {0, -1}, true},
     {"find_nonfinite", op_find_nonfinite, {0, -1}, false},
@@ -482,14 +553,17 @@ static void compare_devices(struct device *cpu, struct device *other, const stru
     }
 }
 
-static void walk_table(struct device *cpu, struct device *other)
+/* part NULL: all; else the operations whose names have it in them. */
+static void walk_table(struct device *cpu, struct device *other, const char *part)
 {
-    static char names[64][96];
+    static char names[96][96];
     const enum dtype dts[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     int named = 0;
     for (size_t i = 0; i < sizeof walks / sizeof *walks; i++) {
+        if (part && !strstr(walks[i].name, part))
+            continue;
         for (int d = 0; d < 3; d++) {
-            char *name = names[named++ % 64];
+            char *name = names[named++ % 96];
             snprintf(name, sizeof *names, "cpu and %s agree: %s, %s", other->ops->name,
                      walks[i].name, dtype_name(dts[d]));
             CASE(name)
@@ -508,7 +582,7 @@ int main(int argc, char **argv)
         if (!wanted || ops->count() <= 0)
             continue;
         struct device *other = fx_open(ops->name);
-        walk_table(cpu, other);
+        walk_table(cpu, other, argc > 2 ? argv[2] : NULL);
         device_close(other);
         compared++;
     }

@@ -148,7 +148,7 @@ void cpu_kv_append(struct device *dev, struct stream *s, const struct kv_cache *
 void cpu_attention_cached(struct device *dev, struct stream *s, void *out,
                           const struct kv_cache *kv, const void *qkv, const int32_t *sequences,
                           const int32_t *positions, int64_t rows, int64_t heads, int64_t head_dim,
-                          enum dtype dt, void *workspace, size_t workspace_bytes);
+                          enum dtype dt, bool append, void *workspace, size_t workspace_bytes);
 size_t cpu_attention_cached_workspace(int64_t rows, int64_t max_positions, int64_t heads,
                                       int64_t head_dim);
 void cpu_gather_rows(struct device *dev, struct stream *s, void *dst, const void *src,

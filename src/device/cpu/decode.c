@@ -180,7 +180,7 @@ static void cached_run(struct stream *s, const void *args)
 void cpu_attention_cached(struct device *dev, struct stream *s, void *out,
                           const struct kv_cache *kv, const void *qkv, const int32_t *sequences,
                           const int32_t *positions, int64_t rows, int64_t heads, int64_t head_dim,
-                          enum dtype dt, void *workspace, size_t workspace_bytes)
+                          enum dtype dt, bool append, void *workspace, size_t workspace_bytes)
 {
     struct cached_args a = {out, *kv, qkv, sequences, positions, rows, heads, head_dim, dt};
     (void)workspace, (void)workspace_bytes; /* running sums fit on the stack */
@@ -189,6 +189,8 @@ void cpu_attention_cached(struct device *dev, struct stream *s, void *out,
                     (long long)head_dim);
         return;
     }
+    if (append)
+        cpu_kv_append(dev, s, kv, qkv, sequences, positions, rows, heads, head_dim, dt);
     stream_submit(s, cached_run, &a, sizeof a);
 }
 

@@ -1,17 +1,23 @@
 /* attention_cached.cu - decoding: keys and values in pages, one query a row. Bound by reading the
- * cache once, so long contexts are cut into splits that fill the device (Flash-Decoding).
+ * cache once. Many rows: a warp a head. Few: long contexts are cut into splits that fill the device
+ * (Flash-Decoding), the block that finishes last merges them in order.
  * CPU twins: kv_append, attention_cached in src/device/cpu. Test: tests/unit/test_parity.c. */
+#include "device/cuda/early.cuh"
 #include "device/cuda/kernels.h"
+#include "device/cuda/queue.cuh"
 #include "device/cuda/vector.cuh"
 
 namespace
 {
-constexpr int WARPS = 4, SPLIT_KEYS = 128 /* fewest keys of a split */, MAX_SPLITS = 64;
+constexpr int SPLIT_KEYS = 128 /* a split is a multiple of it */, MAX_SPLITS = 16;
+constexpr int MULTIPROCESSORS = 132; /* of the GPU that sizes are tuned for */
 
-__device__ __forceinline__ int64_t cache_row(const kv_cache &kv, int64_t sequence, int64_t position)
+/* Positions are below 2^31: 32-bit division, which is several times faster. */
+__device__ __forceinline__ int64_t cache_row(const kv_cache &kv, const int32_t *pages,
+                                             uint32_t position)
 {
-    int64_t page = kv.table[sequence * kv.max_pages + position / kv.page_tokens];
-    return page * kv.page_tokens + position % kv.page_tokens;
+    uint32_t page_tokens = (uint32_t)kv.page_tokens, page = position / page_tokens;
+    return (int64_t)pages[page] * page_tokens + (position - page * page_tokens);
 }
 
 /* Block n copies k and v [H*D] of row n of qkv [N,3,H,D] to its place in the cache. */
@@ -19,7 +25,9 @@ template <typename T>
 __global__ void append_kernel(kv_cache kv, const T *qkv, const int32_t *sequences,
                               const int32_t *positions, int64_t width)
 {
-    int64_t n = blockIdx.x, to = cache_row(kv, sequences[n], positions[n]) * width;
+    int64_t n = blockIdx.x;
+    const int32_t *pages = kv.table + sequences[n] * kv.max_pages;
+    int64_t to = cache_row(kv, pages, (uint32_t)positions[n]) * width;
     const T *from = qkv + n * 3 * width + width;
     for (int64_t c = (int64_t)threadIdx.x * 8; c < width; c += blockDim.x * 8) {
         *(vec<T, 8> *)((T *)kv.keys + to + c) = *(const vec<T, 8> *)(from + c);
@@ -44,49 +52,143 @@ struct state {
     }
 };
 
-/* Block (row, head, split): keys [split*per_split, ...) up to positions[row]. LANES lanes share a
- * key (8 channels each); a warp's groups take keys in turn and are merged in a fixed order. With
- * one split the output is written at once, else partials [rows, H, splits, D+2] fp32: o unscaled,
- * top, total. */
-template <typename T, int LANES>
-__global__ void __launch_bounds__(WARPS * 32)
-    cached_kernel(T *out, float *partials, kv_cache kv, const T *qkv, const int32_t *sequences,
-                  const int32_t *positions, int64_t heads, int64_t head_dim, int splits,
-                  int64_t per_split, float scale_log2)
+template <typename T> struct arguments {
+    T *out;
+    float *partials;    /* [rows, H, splits, D+2]: o unscaled, top, total */
+    unsigned *arrivals; /* [rows * H], zero between calls */
+    kv_cache kv;
+    const T *qkv;
+    const int32_t *sequences, *positions;
+    int64_t units; /* rows * H */
+    int heads, head_dim, splits;
+    float scale_log2;
+    bool append;
+};
+
+/* Merges the splits of a unit, in order; one thread a channel. */
+template <typename T> __device__ void merge_splits(const arguments<T> &a, int64_t unit, int used)
 {
-    constexpr int GROUPS = 32 / LANES;
+    int stride = a.head_dim + 2, c = threadIdx.x;
+    const float *p = a.partials + unit * a.splits * stride;
+    float top = -INFINITY, total = 0.0f, o = 0.0f;
+    if (c >= a.head_dim)
+        return;
+#pragma unroll 8
+    for (int s = 0; s < used; s++)
+        top = fmaxf(top, __ldcg(p + s * stride + a.head_dim));
+#pragma unroll 8
+    for (int s = 0; s < used; s++) {
+        float f = exp2f(__ldcg(p + s * stride + a.head_dim) - top);
+        total += f * __ldcg(p + s * stride + a.head_dim + 1);
+        o += f * __ldcg(p + s * stride + c);
+    }
+    a.out[unit * a.head_dim + c] = from_f32<T>(o / total);
+}
+
+/* A unit is a head of a row, or a split of its keys; TEAM of the block's WARPS warps own one. LANES
+ * lanes share a key (8 channels each); each takes its keys through a queue, BATCH to a rescaling.
+ */
+template <typename T, int LANES, int WARPS, int TEAM>
+__global__ void __launch_bounds__(WARPS * 32, TEAM == 1 ? 6 : 1) cached_kernel(arguments<T> a)
+{
+    constexpr int GROUPS = 32 / LANES, STRIDE = TEAM * GROUPS, BATCH = TEAM == 1 ? 2 : 4;
+    constexpr int HALF = (int)sizeof(T) / 2,
+                  DEPTH = 16 / (int)sizeof(T); /* keys in 32 bytes x DEPTH */
+    extern __shared__ __align__(16) char memory[];
     __shared__ float shared[WARPS][LANES * 8 + 2];
+    __shared__ bool last_block;
+    early_wait();
+    early_next();
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / LANES;
-    int c = lane % LANES * 8, split = blockIdx.x % splits;
-    int64_t row = blockIdx.x / splits / heads, h = blockIdx.x / splits % heads;
-    int64_t width = heads * head_dim, sequence = sequences[row];
-    int64_t first = split * per_split, last = min((int64_t)positions[row] + 1, first + per_split);
-    bool mine = c < head_dim;
+    int c = lane % LANES * 8, split = TEAM == 1 ? 0 : blockIdx.x % a.splits;
+    int64_t unit = TEAM == 1 ? (int64_t)blockIdx.x * WARPS + warp : blockIdx.x / a.splits;
+    if (unit >= a.units)
+        return;
+    int64_t row = unit / a.heads, width = (int64_t)a.heads * a.head_dim;
+    int64_t channel = unit % a.heads * a.head_dim + c;
+    const T *own = a.qkv + row * 3 * width + channel;
+    const int32_t *pages = a.kv.table + (int64_t)a.sequences[row] * a.kv.max_pages;
+    int position = a.positions[row], keys = position + 1;
+    int each = (keys + a.splits - 1) / a.splits;
+    if (TEAM > 1)
+        each = (each + SPLIT_KEYS - 1) / SPLIT_KEYS * SPLIT_KEYS;
+    int used = (keys + each - 1) / each;
+    int first = split * each, last = min(keys, first + each);
+    bool mine = c < a.head_dim;
     if (first >= last)
-        return; /* the adding kernel knows that there is nothing here */
-    float q[8] = {};
+        return;
+
+    thread_queue<2 * HALF, DEPTH, WARPS * 32> q(memory);
+    int key = first + (TEAM == 1 ? 0 : warp * GROUPS) + group, next = key;
+    auto push_next = [&]() {
+        bool valid = mine && next < last;
+        const T *k = own + width, *v = own + 2 * width;
+        if (valid && !(a.append && next == position)) {
+            int64_t at = cache_row(a.kv, pages, (uint32_t)next) * width + channel;
+            k = (const T *)a.kv.keys + at, v = (const T *)a.kv.values + at;
+        }
+        q.push(valid, [=](int i) {
+            return i < HALF ? (const char *)k + i * 16 : (const char *)v + (i - HALF) * 16;
+        });
+        next += STRIDE;
+    };
+#pragma unroll
+    for (int i = 0; i < DEPTH; i++)
+        push_next();
+    float query[8] = {};
     state st = {-INFINITY, 0.0f, {}};
     if (mine)
-        load_vec(q, qkv + row * 3 * width + h * head_dim + c);
-
-    for (int64_t base = first + warp * GROUPS; base < last; base += WARPS * GROUPS) {
-        int64_t key = base + group;
-        float s = 0.0f, v[8] = {};
-        if (key < last && mine) {
-            float k[8];
-            int64_t at = cache_row(kv, sequence, key) * width + h * head_dim + c;
-            load_vec(k, (const T *)kv.keys + at);
-            load_vec(v, (const T *)kv.values + at);
+        load_vec(query, own);
+    for (; key - group < last; key += STRIDE * BATCH) { /* as often in all lanes of a warp */
+        vec<T, 8> values[BATCH];
+        float s[BATCH], top = st.top;
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            union {
+                uint4 entry[2 * HALF];
+                vec<T, 8> half[2];
+            } u;
+            int at = key + b * STRIDE;
+            float dot = 0.0f;
+            q.pop(u.entry);
+            push_next();
+            if (mine && at < last) {
+                if (a.append && at == position) {
+                    int64_t to = cache_row(a.kv, pages, (uint32_t)at) * width + channel;
+                    *(vec<T, 8> *)((T *)a.kv.keys + to) = u.half[0];
+                    *(vec<T, 8> *)((T *)a.kv.values + to) = u.half[1];
+                }
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    dot += query[i] * to_f32(u.half[0].v[i]);
+                values[b] = u.half[1];
+            } else {
+                values[b] = {};
+            }
+#pragma unroll
+            for (int o = 1; o < LANES; o <<= 1)
+                dot += __shfl_xor_sync(0xffffffffu, dot, o);
+            s[b] = at < last ? dot * a.scale_log2 : -INFINITY;
+            top = fmaxf(top, s[b]);
+        }
+        if (top == -INFINITY)
+            continue; /* this group has no key; the shuffles are behind us */
+        float f = exp2f(st.top - top);
+        st.total *= f;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            st.o[i] *= f;
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            float p = exp2f(s[b] - top);
+            st.total += p;
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                s += q[i] * k[i];
+                st.o[i] += p * to_f32(values[b].v[i]);
         }
-#pragma unroll
-        for (int o = 1; o < LANES; o <<= 1)
-            s += __shfl_xor_sync(0xffffffffu, s, o);
-        if (key < last)
-            st.merge(s * scale_log2, 1.0f, v);
+        st.top = top;
     }
+    __syncwarp();
 #pragma unroll
     for (int o = LANES; o < 32; o <<= 1) {
         float top2 = __shfl_xor_sync(0xffffffffu, st.top, o), o2[8];
@@ -96,65 +198,76 @@ __global__ void __launch_bounds__(WARPS * 32)
             o2[i] = __shfl_xor_sync(0xffffffffu, st.o[i], o);
         st.merge(top2, total2, o2);
     }
-    if (group == 0) {
+    if (TEAM > 1) {
+        if (group == 0) {
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            shared[warp][c + i] = st.o[i];
-        if (lane == 0)
-            shared[warp][LANES * 8] = st.top, shared[warp][LANES * 8 + 1] = st.total;
-    }
-    __syncthreads();
-    if (warp || group || !mine)
-        return;
-    for (int w = 1; w < WARPS; w++) {
-        float o2[8];
+            for (int i = 0; i < 8; i++)
+                shared[warp][c + i] = st.o[i];
+            if (lane == 0)
+                shared[warp][LANES * 8] = st.top, shared[warp][LANES * 8 + 1] = st.total;
+        }
+        __syncthreads();
+        for (int w = 1; w < WARPS && warp == 0; w++) {
+            float o2[8];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            o2[i] = shared[w][c + i];
-        st.merge(shared[w][LANES * 8], shared[w][LANES * 8 + 1], o2);
+            for (int i = 0; i < 8; i++)
+                o2[i] = shared[w][c + i];
+            st.merge(shared[w][LANES * 8], shared[w][LANES * 8 + 1], o2);
+        }
     }
-    if (splits == 1) {
+    bool writer = (TEAM == 1 || warp == 0) && group == 0 && mine;
+    if (used == 1) {
 #pragma unroll
         for (int i = 0; i < 8; i++)
             st.o[i] /= st.total;
-        store_vec(out + row * width + h * head_dim + c, st.o);
+        if (writer)
+            store_vec(a.out + row * width + channel, st.o);
         return;
     }
-    float *p = partials + (int64_t)blockIdx.x * (head_dim + 2);
-    for (int i = 0; i < 8; i++)
-        p[c + i] = st.o[i];
-    if (lane == 0)
-        p[head_dim] = st.top, p[head_dim + 1] = st.total;
-}
-
-/* Block (row, head): out = the merged splits, in order. One thread a channel. */
-template <typename T>
-__global__ void merge_kernel(T *out, const float *partials, const int32_t *positions, int64_t heads,
-                             int64_t head_dim, int splits, int64_t per_split)
-{
-    int64_t row = blockIdx.x / heads, used = positions[row] / per_split + 1;
-    const float *p = partials + (int64_t)blockIdx.x * splits * (head_dim + 2);
-    int c = threadIdx.x;
-    float top = -INFINITY, total = 0.0f, o = 0.0f;
-    if (c >= head_dim)
-        return;
-    for (int s = 0; s < used; s++)
-        top = fmaxf(top, p[s * (head_dim + 2) + head_dim]);
-    for (int s = 0; s < used; s++) {
-        float f = exp2f(p[s * (head_dim + 2) + head_dim] - top);
-        total += f * p[s * (head_dim + 2) + head_dim + 1];
-        o += f * p[s * (head_dim + 2) + c];
+    if (TEAM == 1)
+        return; /* has one split */
+    if (writer) {
+        float *p = a.partials + (unit * a.splits + split) * (a.head_dim + 2);
+        for (int i = 0; i < 8; i++)
+            p[c + i] = st.o[i];
+        if (lane == 0)
+            p[a.head_dim] = st.top, p[a.head_dim + 1] = st.total;
     }
-    out[(int64_t)blockIdx.x * head_dim + c] = from_f32<T>(o / total);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last_block = atomicAdd(a.arrivals + unit, 1u) == (unsigned)used - 1;
+        if (last_block)
+            a.arrivals[unit] = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    if (last_block)
+        merge_splits(a, unit, used);
 }
 
-/* Splits so that rows*heads*splits gives each multiprocessor several blocks. */
-int split_count(int64_t rows, int64_t max_positions, int64_t heads)
+/* Splits so that few rows still fill the device. */
+int split_count(int64_t units, int64_t max_positions)
 {
-    int64_t wanted = (132 * 8 + rows * heads - 1) / (rows * heads);
     int64_t most = (max_positions + SPLIT_KEYS - 1) / SPLIT_KEYS;
-    wanted = wanted < most ? wanted : most;
-    return (int)(wanted < 1 ? 1 : wanted > MAX_SPLITS ? (int64_t)MAX_SPLITS : wanted);
+    int64_t wanted = (MULTIPROCESSORS * 2 + units - 1) / units;
+    most = most < MAX_SPLITS ? most : MAX_SPLITS;
+    return (int)(wanted < most ? wanted : most);
+}
+
+template <typename T, int LANES>
+cudaError_t launch(const arguments<T> &a, cudaStream_t s, bool early)
+{
+    constexpr int SMALL = 4, LARGE = 8; /* warps of a block */
+    struct launch_shape shape = {};
+    if (a.units >= MULTIPROCESSORS * LARGE) {
+        shape.blocks = (a.units + SMALL - 1) / SMALL, shape.threads = SMALL * 32;
+        shape.shared = (size_t)shape.threads * 256;
+        return launch_early(cached_kernel<T, LANES, SMALL, 1>, shape, s, early, a);
+    }
+    shape.blocks = a.units * a.splits, shape.threads = LARGE * 32;
+    shape.shared = (size_t)shape.threads * 256;
+    return launch_early(cached_kernel<T, LANES, LARGE, LARGE>, shape, s, early, a);
 }
 } // namespace
 
@@ -167,40 +280,39 @@ extern "C" cudaError_t cuda_kv_append(cudaStream_t s, const struct kv_cache *kv,
     return cudaGetLastError();
 }
 
+/* Enough for any number of rows up to this one: fewer rows have more splits, so that units times
+ * splits stays below what fills the device and a half. */
 extern "C" size_t cuda_attention_cached_workspace(int64_t rows, int64_t max_positions,
                                                   int64_t heads, int64_t head_dim)
 {
-    int64_t splits = split_count(rows, max_positions, heads);
-    return splits == 1 ? 0 : (size_t)(rows * heads * splits * (head_dim + 2)) * sizeof(float);
+    size_t most = 0;
+    for (int64_t r = 1; r <= rows && split_count(r * heads, max_positions) > 1; r++) {
+        size_t units = (size_t)(r * heads * split_count(r * heads, max_positions));
+        most = units > most ? units : most;
+    }
+    return most * (size_t)(head_dim + 2) * sizeof(float);
 }
 
 extern "C" cudaError_t cuda_attention_cached(cudaStream_t s, void *out, const struct kv_cache *kv,
                                              const void *qkv, const int32_t *sequences,
                                              const int32_t *positions, int64_t rows, int64_t heads,
-                                             int64_t head_dim, enum dtype dt, void *workspace,
-                                             size_t workspace_bytes)
+                                             int64_t head_dim, enum dtype dt, bool append,
+                                             void *workspace, size_t workspace_bytes,
+                                             unsigned *arrivals, bool early)
 {
-    int64_t max_positions = kv->max_pages * kv->page_tokens;
-    int splits = split_count(rows, max_positions, heads);
-    size_t per_split_bytes = (size_t)(rows * heads * (head_dim + 2)) * sizeof(float);
-    if (splits > 1 && workspace_bytes < per_split_bytes * (size_t)splits)
-        splits =
-            workspace_bytes < 2 * per_split_bytes ? 1 : (int)(workspace_bytes / per_split_bytes);
-    int64_t per_split = (max_positions + splits - 1) / splits;
-    float scale_log2 = 1.4426950408889634f / sqrtf((float)head_dim);
-    dim3 grid = GRID(rows * heads * splits);
+    int64_t units = rows * heads;
+    int splits = split_count(units, kv->max_pages * kv->page_tokens);
+    size_t need = (size_t)(units * splits * (head_dim + 2)) * sizeof(float);
+    cudaError_t rc = cudaSuccess;
+    if (units >= MULTIPROCESSORS * 8 || workspace_bytes < need || units > CUDA_ARRIVALS)
+        splits = 1;
     WITH_TYPE(dt, {
-        if (head_dim <= 64)
-            cached_kernel<T, 8><<<grid, WARPS * 32, 0, s>>>(
-                (T *)out, (float *)workspace, *kv, (const T *)qkv, sequences, positions, heads,
-                head_dim, splits, per_split, scale_log2);
-        else
-            cached_kernel<T, 16><<<grid, WARPS * 32, 0, s>>>(
-                (T *)out, (float *)workspace, *kv, (const T *)qkv, sequences, positions, heads,
-                head_dim, splits, per_split, scale_log2);
-        if (splits > 1)
-            merge_kernel<T><<<GRID(rows * heads), 128, 0, s>>>(
-                (T *)out, (const float *)workspace, positions, heads, head_dim, splits, per_split);
+        arguments<T> a = {};
+        a.out = (T *)out, a.partials = (float *)workspace, a.arrivals = arrivals, a.kv = *kv;
+        a.qkv = (const T *)qkv, a.sequences = sequences, a.positions = positions;
+        a.units = units, a.heads = (int)heads, a.head_dim = (int)head_dim, a.splits = splits;
+        a.scale_log2 = 1.4426950408889634f / sqrtf((float)head_dim), a.append = append;
+        rc = head_dim <= 64 ? launch<T, 8>(a, s, early) : launch<T, 16>(a, s, early);
     });
-    return cudaGetLastError();
+    return rc;
 }

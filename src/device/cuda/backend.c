@@ -32,7 +32,7 @@ static int cuda_count(void)
     return n;
 }
 
-static enum status check_architecture(int ordinal, struct error *e)
+static enum status check_architecture(int ordinal, int *major, struct error *e)
 {
     struct cudaDeviceProp p;
     cudaError_t rc = cudaGetDeviceProperties(&p, ordinal);
@@ -43,6 +43,7 @@ static enum status check_architecture(int ordinal, struct error *e)
             e, STATUS_DEVICE,
             "GPU %d (%s) has compute capability %d.%d; this program needs %d.0 or more", ordinal,
             p.name, p.major, p.minor, LEAST_MAJOR);
+    *major = p.major;
     return STATUS_OK;
 }
 
@@ -64,12 +65,15 @@ static enum status cuda_open(struct device **dev, int ordinal, struct error *e)
     struct cuda_device *cuda = calloc(1, sizeof *cuda);
     enum status st = STATUS_OK;
     cudaError_t rc;
+    int major = 0;
     *dev = NULL;
     if (!cuda)
         return error_memory(e, sizeof *cuda, "device cuda");
     cuda->base.ops = &cuda_device_ops;
     cuda->ordinal = ordinal;
-    TRY_OUT(check_architecture(ordinal, e));
+    TRY_OUT(check_architecture(ordinal, &major, e));
+    cuda->early = major >= 9;
+    cuda->base.skinny_rows = major >= 9 ? SKINNY_ROWS : 0;
     rc = cudaSetDevice(ordinal);
     if (rc != cudaSuccess) {
         st = cuda_error(e, rc, "opening the GPU");
@@ -147,6 +151,10 @@ const struct device_ops cuda_device_ops = {
     .copy = cuda_copy,
     .fill_zero = cuda_fill_zero,
     .gemm = cuda_gemm,
+    .graph_begin = cuda_graph_begin,
+    .graph_end = cuda_graph_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_free = cuda_graph_free,
     .native_stream = cuda_native_stream,
     CUDA_KERNEL_OPS,
 };

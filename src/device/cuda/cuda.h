@@ -15,8 +15,10 @@ struct stream {
     cudaStream_t handle;
     double *partials; /* [CUDA_REDUCE_BLOCKS] of reduce_sum */
     int32_t *flag;    /* of find_nonfinite */
-    void *workspace;  /* CUDA_WORKSPACE_BYTES; made with the compute stream, else at first use */
-    float *sums;      /* bias gradients that a product has just written */
+    unsigned
+        *arrivals;   /* [CUDA_ARRIVALS] of kernels whose last block finishes; zero between them */
+    void *workspace; /* CUDA_WORKSPACE_BYTES; made with the compute stream, else at first use */
+    float *sums;     /* bias gradients that a product has just written */
     int64_t sums_elems;
 };
 
@@ -35,6 +37,7 @@ struct gemm_cache;
 struct cuda_device {
     struct device base;
     int ordinal;
+    bool early; /* the GPU offers programmatic dependent launch */
     cublasLtHandle_t blas;
     struct gemm_cache *gemms;
     struct allocation *allocations; /* live ones, for the accounts */
@@ -77,6 +80,12 @@ enum status cuda_event_sync(struct device *dev, struct event *ev, struct error *
 double cuda_event_elapsed_ms(struct device *dev, struct event *from, struct event *to);
 void cuda_host_call(struct device *dev, struct stream *s, void (*fn)(void *), void *arg);
 void *cuda_native_stream(struct device *dev, struct stream *s);
+
+/* graph.c */
+void cuda_graph_begin(struct device *dev, struct stream *s);
+struct graph *cuda_graph_end(struct device *dev, struct stream *s);
+void cuda_graph_launch(struct device *dev, struct stream *s, struct graph *g);
+void cuda_graph_free(struct device *dev, struct graph *g);
 
 /* gemm.c */
 enum status gemm_cache_create(struct gemm_cache **cache, struct error *e);

@@ -103,7 +103,9 @@ cudaError_t cuda_attention_backward_f32(cudaStream_t s, float *dqkv, const float
 cudaError_t cuda_attention_delta(cudaStream_t s, float *delta, const void *dout, const void *out,
                                  const struct attention *a);
 
-/* attention_cached.cu */
+/* attention_cached.cu. arrivals: CUDA_ARRIVALS counters, zero between calls; early: see early.cuh
+ */
+enum { CUDA_ARRIVALS = 4096 };
 cudaError_t cuda_kv_append(cudaStream_t s, const struct kv_cache *kv, const void *qkv,
                            const int32_t *sequences, const int32_t *positions, int64_t rows,
                            int64_t heads, int64_t head_dim, enum dtype dt);
@@ -112,8 +114,11 @@ size_t cuda_attention_cached_workspace(int64_t rows, int64_t max_positions, int6
 cudaError_t cuda_attention_cached(cudaStream_t s, void *out, const struct kv_cache *kv,
                                   const void *qkv, const int32_t *sequences,
                                   const int32_t *positions, int64_t rows, int64_t heads,
-                                  int64_t head_dim, enum dtype dt, void *workspace,
-                                  size_t workspace_bytes);
+                                  int64_t head_dim, enum dtype dt, bool append, void *workspace,
+                                  size_t workspace_bytes, unsigned *arrivals, bool early);
+
+/* skinny.cu; compute capability 9.0 */
+cudaError_t cuda_skinny_gemm(cudaStream_t s, const struct skinny_gemm *g);
 
 #ifdef __cplusplus
 }

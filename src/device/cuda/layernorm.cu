@@ -12,6 +12,8 @@
 #include "device/cuda/vector.cuh"
 
 constexpr int64_t MULTIPROCESSORS = 132; /* of the GPU that sizes are tuned for */
+constexpr int64_t FEW_ROWS =
+    8 * MULTIPROCESSORS; /* a block each is quicker than eight to a block */
 
 template <int TEAM> __device__ __forceinline__ float team_sum(float x, float *scratch)
 {
@@ -159,6 +161,10 @@ extern "C" cudaError_t cuda_layernorm_forward(cudaStream_t s, void *y, void *sum
             layernorm_forward_plain<T><<<GRID(rows), 256, 0, s>>>(
                 (T *)y, (T *)sum, mean, rstd, (const T *)residual, (const T *)delta,
                 (const T *)weight, (const T *)bias, time, channels, eps, m);
+        else if (channels > 256 && channels <= 2048 && rows <= FEW_ROWS)
+            layernorm_forward_kernel<T, 256, 1><<<GRID(rows), 256, 0, s>>>(
+                (T *)y, (T *)sum, mean, rstd, (const T *)residual, (const T *)delta,
+                (const T *)weight, (const T *)bias, rows, time, channels, eps, m);
         else
             WITH_TEAM(channels, {
                 int64_t blocks = (rows + 256 / TEAM - 1) / (256 / TEAM);

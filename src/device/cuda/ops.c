@@ -227,7 +227,7 @@ void cuda_op_kv_append(struct device *dev, struct stream *s, const struct kv_cac
 void cuda_op_attention_cached(struct device *dev, struct stream *s, void *out,
                               const struct kv_cache *kv, const void *qkv, const int32_t *sequences,
                               const int32_t *positions, int64_t rows, int64_t heads,
-                              int64_t head_dim, enum dtype dt, void *workspace,
+                              int64_t head_dim, enum dtype dt, bool append, void *workspace,
                               size_t workspace_bytes)
 {
     if (rows == 0 || !begin(dev, "attention_cached", rows * heads * 64) ||
@@ -235,7 +235,8 @@ void cuda_op_attention_cached(struct device *dev, struct stream *s, void *out,
         return;
     cuda_ok(dev, "attention_cached",
             cuda_attention_cached(s->handle, out, kv, qkv, sequences, positions, rows, heads,
-                                  head_dim, dt, workspace, workspace_bytes));
+                                  head_dim, dt, append, workspace, workspace_bytes, s->arrivals,
+                                  cuda_of(dev)->early));
 }
 
 size_t cuda_op_attention_cached_workspace(int64_t rows, int64_t max_positions, int64_t heads,
@@ -271,6 +272,18 @@ void cuda_op_token_logprobs(struct device *dev, struct stream *s, float *logprob
     cuda_ok(
         dev, "token_logprobs",
         cuda_token_logprobs(s->handle, logprobs, logits, targets, rows, vocab, vocab_padded, dt));
+}
+
+void cuda_op_skinny_gemm(struct device *dev, struct stream *s, const struct skinny_gemm *g)
+{
+    if (g->rows == 0 || !begin(dev, "skinny_gemm", g->n))
+        return;
+    if (g->rows > dev->skinny_rows || g->k % 8 || (!g->transpose_w && g->n % 8)) {
+        device_fail(dev, "skinny_gemm", "%lld rows, k=%lld, n=%lld: not a shape it is built for",
+                    (long long)g->rows, (long long)g->k, (long long)g->n);
+        return;
+    }
+    cuda_ok(dev, "skinny_gemm", cuda_skinny_gemm(s->handle, g));
 }
 
 bool cuda_op_find_nonfinite(struct device *dev, struct stream *s, const void *x, int64_t n,

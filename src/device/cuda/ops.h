@@ -59,7 +59,7 @@ void cuda_op_kv_append(struct device *dev, struct stream *s, const struct kv_cac
 void cuda_op_attention_cached(struct device *dev, struct stream *s, void *out,
                               const struct kv_cache *kv, const void *qkv, const int32_t *sequences,
                               const int32_t *positions, int64_t rows, int64_t heads,
-                              int64_t head_dim, enum dtype dt, void *workspace,
+                              int64_t head_dim, enum dtype dt, bool append, void *workspace,
                               size_t workspace_bytes);
 size_t cuda_op_attention_cached_workspace(int64_t rows, int64_t max_positions, int64_t heads,
                                           int64_t head_dim);
@@ -71,6 +71,7 @@ void cuda_op_sample(struct device *dev, struct stream *s, int32_t *ids, float *l
 void cuda_op_token_logprobs(struct device *dev, struct stream *s, float *logprobs,
                             const void *logits, const int32_t *targets, int64_t rows, int64_t vocab,
                             int64_t vocab_padded, enum dtype dt);
+void cuda_op_skinny_gemm(struct device *dev, struct stream *s, const struct skinny_gemm *g);
 bool cuda_op_find_nonfinite(struct device *dev, struct stream *s, const void *x, int64_t n,
                             enum dtype dt);
 
@@ -91,6 +92,7 @@ bool cuda_op_find_nonfinite(struct device *dev, struct stream *s, const void *x,
     .attention_cached = cuda_op_attention_cached,                                       \
     .attention_cached_workspace = cuda_op_attention_cached_workspace,                   \
     .gather_rows = cuda_op_gather_rows, .sample = cuda_op_sample,                       \
-    .token_logprobs = cuda_op_token_logprobs, .find_nonfinite = cuda_op_find_nonfinite
+    .token_logprobs = cuda_op_token_logprobs, .skinny_gemm = cuda_op_skinny_gemm,       \
+    .find_nonfinite = cuda_op_find_nonfinite
 
 #endif

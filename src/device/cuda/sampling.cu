@@ -140,6 +140,48 @@ __device__ int32_t draw(row_state &r, const T *x, int64_t vocab, u64 bound, floa
     return r.chosen;
 }
 
+/* This thread's share of a row in one read of it: *best its greatest key; returns the sum of
+ * exp(x - greatest x). */
+template <typename T>
+__device__ float scan_row(const T *x, int64_t vocab, int64_t vocab_padded, u64 *best)
+{
+    constexpr int N = 8;
+    float sum = 0.0f, max = -INFINITY;
+    bool aligned = vocab_padded % N == 0; /* as the row's address then is */
+    int64_t whole = aligned ? vocab / N * N : 0;
+    auto take = [&](float v, int64_t i) {
+        u64 key = key_of(v, i);
+        *best = key > *best ? key : *best;
+        if (v > max) {
+            sum *= expf(max - v);
+            max = v;
+        }
+        sum += expf(v - max);
+    };
+#pragma unroll 2
+    for (int64_t i = (int64_t)threadIdx.x * N; i < whole; i += (int64_t)THREADS * N) {
+        float v[N];
+        load_vec(v, x + i);
+        float top = max;
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            u64 key = key_of(v[j], i + j);
+            *best = key > *best ? key : *best;
+            top = fmaxf(top, v[j]);
+        }
+        if (top > max) {
+            sum *= expf(max - top);
+            max = top;
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            sum += expf(v[j] - max);
+    }
+    for (int64_t i = whole + threadIdx.x; i < vocab; i += THREADS)
+        take(to_f32(x[i]), i);
+    return sum;
+}
+
 /* One block a row of logits [rows,Vp]. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -150,11 +192,8 @@ __global__ void __launch_bounds__(THREADS)
     const T *x = logits + (int64_t)blockIdx.x * vocab_padded;
     struct sampling p = params[blockIdx.x];
     u64 best = 0;
-    float sum = 0.0f;
-    for (int64_t i = threadIdx.x; i < vocab; i += THREADS) {
-        u64 key = key_of(to_f32(x[i]), i);
-        best = key > best ? key : best;
-    }
+    float sum = scan_row(x, vocab, vocab_padded, &best);
+    float own = best ? to_f32(x[(int32_t)(0xffffffffu - (uint32_t)best)]) : -INFINITY;
 #pragma unroll
     for (int o = 16; o > 0; o >>= 1) {
         u64 other = __shfl_xor_sync(0xffffffffu, best, o);
@@ -167,9 +206,7 @@ __global__ void __launch_bounds__(THREADS)
         best = r.sums[w] > best ? r.sums[w] : best;
     int32_t id = (int32_t)(0xffffffffu - (uint32_t)best);
     float max = to_f32(x[id]);
-    for (int64_t i = threadIdx.x; i < vocab; i += THREADS)
-        sum += expf(to_f32(x[i]) - max);
-    sum = block_sum(sum, r.scratch[0]);
+    sum = block_sum(own == -INFINITY ? 0.0f : sum * expf(own - max), r.scratch[0]);
 
     if (p.temperature > 0.0f) {
         float inverse = 1.0f / p.temperature;

@@ -12,6 +12,10 @@ enum status cuda_stream_create(struct device *dev, struct stream **out, struct e
     cudaError_t rc = cudaStreamCreateWithFlags(&s->handle, cudaStreamNonBlocking);
     if (rc == cudaSuccess)
         rc = cudaMalloc((void **)&s->partials, CUDA_REDUCE_BLOCKS * sizeof(double) + 64);
+    if (rc == cudaSuccess)
+        rc = cudaMalloc((void **)&s->arrivals, CUDA_ARRIVALS * sizeof *s->arrivals);
+    if (rc == cudaSuccess)
+        rc = cudaMemsetAsync(s->arrivals, 0, CUDA_ARRIVALS * sizeof *s->arrivals, s->handle);
     if (rc != cudaSuccess) {
         cuda_stream_free(dev, s);
         return cuda_error(e, rc, "creating a stream");
@@ -31,6 +35,7 @@ void cuda_stream_free(struct device *dev, struct stream *s)
     }
     cudaFree(s->sums);
     cudaFree(s->workspace);
+    cudaFree(s->arrivals);
     cudaFree(s->partials);
     free(s);
 }
