@@ -79,7 +79,7 @@ SYS_sdp-train := $(MPI_LIBS) $(NCCL_LIBS) $(CUDA_LIBS) $(LIBS_cpu) $(LIBS_base) 
 SYS_ckpt-merge := $(LIBS_base)
 SYS_gpt2-infer := $(CUDA_LIBS) $(LIBS_cpu) -lmicrohttpd $(LIBS_base) -ldl
 
-.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-scaling test-matrix bench-tokenize bench-pack bench-memory bench-merge bench-infer bench-serve test-gpu bench-gpu bench-multi $(TOOLS)
+.PHONY: fuzz gpu-programs all clean install test unit asan check-layers bench bench-scaling test-matrix bench-tokenize bench-pack bench-memory bench-merge bench-infer bench-serve test-gpu bench-gpu bench-infer-gpu bench-multi $(TOOLS)
 .SECONDARY:
 all: $(addprefix $(BIN)/,$(TOOLS))
 $(TOOLS): %: $(BIN)/%
@@ -115,7 +115,7 @@ $(BUILD)/tests/%: tests/unit/%.c $(foreach l,$(LIBS),$(BUILD)/lib$(l).a) $(if $(
 
 # Programs of tests/gpu, which need the cuda backend.
 GPU_PROGRAMS := $(patsubst tests/gpu/%.c,$(BUILD)/gpu/%,$(wildcard tests/gpu/*.c))
-$(BUILD)/gpu/%: tests/gpu/%.c $(foreach l,base cpu cuda,$(BUILD)/lib$(l).a)
+$(BUILD)/gpu/%: tests/gpu/%.c $(foreach l,base format gpt2 cpu cuda,$(BUILD)/lib$(l).a)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -Itests/unit -o $@ $< $(LDFLAGS_ALL) \
 		-Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CUDA_LIBS) $(LIBS_cpu) $(LIBS_base) -ldl
@@ -151,6 +151,8 @@ test-gpu: all unit $(if $(filter 1,$(CUDA)),gpu-programs)
 	BUILD=$(BUILD) BIN=$(BIN) tests/gpu/run.sh
 bench-gpu: all
 	BIN=$(BIN) tests/gpu/bench_train.sh
+bench-infer-gpu: gpt2-infer gpu-programs # tests/gpu/bench_infer.py lists the variables
+	PATH=$(abspath $(BIN)):$$PATH BUILD=$(BUILD) $${PYTHON:-python3} tests/gpu/bench_infer.py
 bench-multi: all # 1 to 8 GPUs; PYTHON with PyTorch adds FSDP2; tests/gpu/bench_multi.py lists the variables
 	PATH=$(abspath $(BIN)):$$PATH python3 tests/gpu/bench_multi.py
 fuzz: # every target of tests/fuzz with the sanitizers, FUZZ_SECONDS each
