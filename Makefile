@@ -3,6 +3,7 @@
 # make install PREFIX=/usr/local                      make check-layers   includes follow the layers
 # make fuzz            random input to the parsers, FUZZ_SECONDS=60 each
 # make bench           a table of speed and memory    make test-gpu       tests that need an NVIDIA GPU
+# make bench-gpu       training on one GPU             make bench-infer-gpu   decoding and scoring on one
 # make bench-multi     sharding on 1 to 8 GPUs of one host, with bars that fail
 # make bench-scaling   steps on "nodes" joined by slow links, beside the plan's predictions
 # make test-matrix     one curve for every combination of ranks, degree, batch, savers, overlap (half an hour)
