@@ -3,6 +3,7 @@
 #include "gpt2-tokenize/pipeline.h"
 #include "base/share.h"
 #include "base/log.h"
+#include "base/tool.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -166,19 +167,13 @@ int main(int argc, char **argv)
     struct options options = {0};
     struct run r = {.config = &config};
     enum option_action action;
+    int exit_status;
 
     log_set_prefix("gpt2-tokenize");
-    if (options_parse(&options, &config_table, argc, argv, &config, &action, &e) != STATUS_OK)
-        return log_error(&e);
-    int status = STATUS_OK;
-    if (action == OPTIONS_RUN) {
-        log_set_quiet(config.quiet);
-        enum status st = options.print_config ? options_print_config(&options, &config, stdout, &e)
-                                              : run(&r, &options, &e);
-        if (st != STATUS_OK)
-            status = log_error(&e);
-    }
+    enum status st = options_parse(&options, &config_table, argc, argv, &config, &action, &e);
+    if (tool_ready(&options, &config, config.quiet, st, action, &e, &exit_status))
+        exit_status = run(&r, &options, &e) == STATUS_OK ? 0 : log_error(&e);
     release(&r);
     options_release(&options);
-    return status;
+    return exit_status;
 }

@@ -2,8 +2,8 @@
 #include "shard-pack/pack.h"
 #include "shard-pack/show.h"
 #include "base/log.h"
-#include "base/options.h"
 #include "base/progress.h"
+#include "base/tool.h"
 #include "bpe/bpe.h"
 
 #include <inttypes.h>
@@ -308,13 +308,11 @@ int main(int argc, char **argv)
     struct options options = {0};
     struct error e = {0};
     enum option_action action;
+    int exit_status;
     log_set_prefix("shard-pack");
     enum status st = options_parse(&options, &table, argc, argv, &config, &action, &e);
-    if (st == STATUS_OK && action == OPTIONS_RUN) {
-        log_set_quiet(config.quiet);
-        st = options.print_config ? options_print_config(&options, &config, stdout, &e)
-                                  : run(&config, &options, &e);
-    }
+    if (tool_ready(&options, &config, config.quiet, st, action, &e, &exit_status))
+        exit_status = run(&config, &options, &e) == STATUS_OK ? 0 : log_error(&e);
     options_release(&options);
-    return st == STATUS_OK ? 0 : log_error(&e);
+    return exit_status;
 }

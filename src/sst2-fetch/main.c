@@ -5,7 +5,7 @@
 #include "sst2-fetch/remote.h"
 #include "base/io.h"
 #include "base/log.h"
-#include "base/options.h"
+#include "base/tool.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -238,28 +238,20 @@ int main(int argc, char **argv)
     struct options options = {0};
     struct run r = {.config = &config, .source = {.file = {.fd = -1}}};
     enum option_action action;
+    int exit_status;
 
     log_set_prefix("sst2-fetch");
-    if (options_parse(&options, &config_table, argc, argv, &config, &action, &e) != STATUS_OK)
-        return log_error(&e);
-    int status = STATUS_OK;
-    if (action == OPTIONS_EXIT)
-        goto out;
-    log_set_quiet(config.quiet);
-    read_environment(&env);
-    enum status st = STATUS_OK;
-    if (options.print_config)
-        st = options_print_config(&options, &config, stdout, &e);
-    else if (options.positional_count > 0)
-        st =
-            error_set(&e, STATUS_USAGE, "unexpected argument '%s'; the source is named by --source",
-                      options.positional[0]);
-    else
-        st = run(&r, &env, &e);
-    if (st != STATUS_OK)
-        status = log_error(&e);
-out:
+    enum status st = options_parse(&options, &config_table, argc, argv, &config, &action, &e);
+    if (tool_ready(&options, &config, config.quiet, st, action, &e, &exit_status)) {
+        read_environment(&env);
+        st = options.positional_count > 0
+                 ? error_set(&e, STATUS_USAGE,
+                             "unexpected argument '%s'; the source is named by --source",
+                             options.positional[0])
+                 : run(&r, &env, &e);
+        exit_status = st == STATUS_OK ? 0 : log_error(&e);
+    }
     release(&r);
     options_release(&options);
-    return status;
+    return exit_status;
 }
