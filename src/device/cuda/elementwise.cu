@@ -126,11 +126,7 @@ extern "C" cudaError_t cuda_dropout(cudaStream_t s, void *dst, const void *src, 
     return cudaGetLastError();
 }
 
-/* GELU, tanh form: x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3). */
-__device__ __forceinline__ float gelu(float x)
-{
-    return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
-}
+/* d gelu / dx */
 __device__ __forceinline__ float gelu_derivative(float x)
 {
     float t = tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x));

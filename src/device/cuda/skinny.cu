@@ -163,18 +163,13 @@ __device__ void load_rows(const arguments<T> &a, norm_ahead<T> norm, int64_t fir
     __syncthreads();
 }
 
-__device__ __forceinline__ float gelu_of(float x)
-{
-    return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
-}
-
 template <typename T>
 __device__ __forceinline__ void write_out(const arguments<T> &a, int64_t m, int64_t c, float v)
 {
     if (a.bias)
         v += to_f32(a.bias[c]);
     if (a.gelu)
-        v = gelu_of(v);
+        v = gelu(v);
     if (a.residual)
         v += to_f32(a.residual[m * a.n + c]);
     if (a.wide)

@@ -1,5 +1,5 @@
 /* vector.cuh - what the kernels share: conversions between the working dtypes and fp32, 16-byte
- * accesses, reductions over warps and blocks, and dropout masks. */
+ * accesses, reductions over warps and blocks, GELU, and dropout masks. */
 #ifndef DEVICE_CUDA_VECTOR_CUH
 #define DEVICE_CUDA_VECTOR_CUH
 
@@ -105,6 +105,12 @@ __device__ __forceinline__ float block_max(float x, float *scratch)
         scratch[threadIdx.x / 32] = x;
     __syncthreads();
     return warp_max(threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : -INFINITY);
+}
+
+/* GELU, tanh form: x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3). */
+__device__ __forceinline__ float gelu(float x)
+{
+    return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
 /* struct dropout with what every element needs computed once on the host. An element is kept when
