@@ -1,5 +1,5 @@
 """Drives headless Chromium over its debugging pipe: types a prompt into the page of gpt2-infer --serve, sends it, and
-watches the text grow; then stops a second one half-way, and reads what the page says of a refused request.
+reads what the page says when it is done and of a refused request; then watches a long text grow and stops it.
 usage: page.py BROWSER URL"""
 import json, os, signal, subprocess, sys, tempfile, time
 
@@ -71,19 +71,18 @@ def check(browser, url):
     assert browser.value("document.title") == "GPT-2"
 
     prompt = "A <b>prompt</b> & \u00e9"
-    browser.value("window.lengths = new Set(); new MutationObserver(() => lengths.add($('out').innerText.length))"
-                  ".observe($('out'), {childList: true, subtree: true})")
     send(browser, prompt, 60)
     browser.until("/^\\d+ pieces in [\\d.]+ s$/.test($('note').textContent)")
     assert browser.value("$('out').textContent").startswith(prompt)
     assert len(browser.value("$('out').querySelector('b').textContent")) > 0
-    assert browser.value("lengths.size") > 2, "the text came at once, not as it was made"
 
     send(browser, prompt, 100000)  # more than the endpoint grants: it says so
     browser.until("$('note').textContent.includes('at most 4096')")
-    browser.value("new MutationObserver(() => $('out').querySelector('b')?.textContent && $('stop').click())"
+    # stopped at the fourth length seen: it is only if the text grows as it is made; long enough for a busy machine
+    browser.value("window.lengths = new Set(); new MutationObserver(() => {"
+                  " lengths.add($('out').querySelector('b')?.textContent.length); lengths.size > 3 && $('stop').click() })"
                   ".observe($('out'), {childList: true, subtree: true})")
-    send(browser, prompt, 4000)
+    send(browser, prompt, 4096)
     browser.until("$('note').textContent == 'stopped'")
 
 
