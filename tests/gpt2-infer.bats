@@ -218,6 +218,44 @@ JSON
     python3 -c "import json; s = json.load(open('$TMP/stats')); assert s['resumed'] >= $before - 1 and s['records'] + s['resumed'] == 400, s"
 }
 
+@test "progress: a bar on a terminal, a plain last line elsewhere, nothing with -q; and the totals add up" {
+    for i in $(seq 300); do echo "{\"prompt\":\"number $i\",\"ignore_eos\":true}"; done >"$TMP/in"
+    timeout 120 gpt2-infer generate --device cpu --model "$BATS_FILE_TMPDIR/model" --max-new-tokens 15 --sequences 16 --stats "$TMP/stats" \
+        "$TMP/in" >"$TMP/out" 2>"$TMP/plain"
+    python3 "$ROOT/tests/servers/terminal.py" "$TMP/bar" timeout 120 gpt2-infer generate --device cpu --model "$BATS_FILE_TMPDIR/model" \
+        --max-new-tokens 15 --sequences 16 -o "$TMP/out2" "$TMP/in"
+    # how much is left is known of a file, redirected or not, and not of a pipe
+    python3 "$ROOT/tests/servers/terminal.py" "$TMP/redirected" timeout 120 gpt2-infer generate --device cpu \
+        --model "$BATS_FILE_TMPDIR/model" --max-new-tokens 15 --sequences 16 -o "$TMP/out3" <"$TMP/in"
+    cat "$TMP/in" | python3 "$ROOT/tests/servers/terminal.py" "$TMP/pipe" timeout 120 gpt2-infer generate --device cpu \
+        --model "$BATS_FILE_TMPDIR/model" --max-new-tokens 15 --sequences 16 -o "$TMP/out4"
+    cmp "$TMP/out" "$TMP/out2"
+    cmp "$TMP/out" "$TMP/out3"
+    cmp "$TMP/out" "$TMP/out4"
+    python3 - "$TMP" <<'PY'
+import json, re, sys
+read = lambda name: open(sys.argv[1] + "/" + name, newline="").read()
+stats = json.loads(read("stats"))
+prompt, new = stats["prompt_tokens"], stats["new_tokens"]
+assert (stats["records"], new) == (300, 300 * 15), stats
+for name in ("plain", "bar", "redirected", "pipe"):
+    text = read(name)
+    assert re.search(r"generate: 4\.50k tokens, [\d.]+k? tokens/s, \d+:\d\d, ", text), (name, text)
+    records, seconds, rate, p, n = re.search(
+        r"(\d+) records in ([\d.]+) s, (\d+) tokens/s \((\d+) prompt, (\d+) new\)", text).groups()
+    assert (int(records), int(p), int(n)) == (300, prompt, new), (name, text)
+    assert abs(float(seconds) - (prompt + new) / float(rate)) < 0.02 + float(seconds) / float(rate), (name, text)
+    bars = [(len(bar), int(percent), int(records)) for bar, percent, records in re.findall(
+        r"\rgenerate: \[(=*) *\] (\d+)%, [\d.]+k? tokens, [\d.]+k? tokens/s, (?:ETA )?\d+:\d\d, (\d+) records", text)]
+    assert bool(bars) == (name in ("bar", "redirected")), (name, text)
+    for cells, percent, records in bars:  # records are of nearly one length
+        assert abs(cells - percent * 24 / 100) < 1.3 and abs(percent - records / 3) < 4, (name, bars)
+    assert name == "plain" or re.search(r"\rgenerate: .*ETA" if bars else r"\rgenerate: [\d.]+k? tokens", text), (name, text)
+PY
+    run infer generate --max-new-tokens 1 "$TMP/in"
+    ! grep -q "tokens/s" <<<"$output"
+}
+
 @test "answers leave while the input is still open" {
     mkfifo "$TMP/in"
     infer generate --max-new-tokens 2 "$TMP/in" >"$TMP/out" &

@@ -43,6 +43,8 @@ enum status input_peek(struct input *in, size_t want, const uint8_t **data, size
  * NUL-terminated). At the end *line is NULL. A line over limit_bytes is STATUS_DATA. */
 enum status input_line(struct input *in, const char **line, size_t *length, size_t limit_bytes,
                        struct error *e) MUST_CHECK;
+/* Bytes that a regular file holds, redirected to stdin or not; 0 = unknown: a pipe or device. */
+uint64_t input_size(const struct input *in);
 void input_close(struct input *in);
 
 struct output {

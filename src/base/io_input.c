@@ -239,6 +239,12 @@ enum status input_line(struct input *in, const char **line, size_t *length, size
     }
 }
 
+uint64_t input_size(const struct input *in)
+{
+    struct stat st;
+    return fstat(in->fd, &st) == 0 && S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
+}
+
 void input_close(struct input *in)
 {
     if (in->own_fd && in->fd >= 0)

@@ -51,6 +51,24 @@ static void format_duration(char *out, size_t room, double seconds)
         snprintf(out, room, "%lld:%02lld", s / 60, s % 60);
 }
 
+/* Of the work, 0..1; negative when nobody knows. */
+static double share_done(const struct progress *p)
+{
+    if (p->total)
+        return (double)p->done / (double)p->total;
+    return p->part > 0 ? p->part : -1;
+}
+
+/* Seconds to go at the speed so far; negative when unknown. */
+static double seconds_left(const struct progress *p, double elapsed)
+{
+    if (p->total)
+        return p->done > 0 && p->done <= p->total
+                   ? elapsed * (double)(p->total - p->done) / (double)p->done
+                   : -1;
+    return p->part > p->part_before ? elapsed * (1 - p->part) / (p->part - p->part_before) : -1;
+}
+
 static void describe(const struct progress *p, double now, bool final, char *line, size_t room)
 {
     char amount[48], total[48], rate[48], span[32];
@@ -60,9 +78,9 @@ static void describe(const struct progress *p, double now, bool final, char *lin
     format_amount(rate, sizeof rate, per_second, p->unit);
     int n = snprintf(line, room, "%s: ", p->label);
     size_t used = n > 0 ? (size_t)n : 0;
-    if (p->terminal && p->total && !final) {
+    double part = share_done(p);
+    if (p->terminal && part >= 0 && !final) {
         char bar[BAR_CELLS + 1];
-        double part = (double)p->done / (double)p->total;
         int full = part >= 1 ? BAR_CELLS : (int)(part * BAR_CELLS);
         memset(bar, ' ', BAR_CELLS);
         memset(bar, '=', (size_t)full);
@@ -71,16 +89,18 @@ static void describe(const struct progress *p, double now, bool final, char *lin
     }
     if (p->total && !final) {
         format_amount(total, sizeof total, (double)p->total, p->unit);
-        used += (size_t)snprintf(line + used, room - used, "%.0f%% of %s, ",
-                                 100.0 * (double)p->done / (double)p->total, total);
+        used += (size_t)snprintf(line + used, room - used, "%.0f%% of %s, ", 100 * part, total);
     } else {
+        if (part >= 0 && !final)
+            used += (size_t)snprintf(line + used, room - used, "%.0f%%, ", 100 * part);
         used += (size_t)snprintf(line + used, room - used, "%s, ", amount);
     }
-    if (final || !p->total || per_second <= 0 || p->done > p->total) {
+    double left = seconds_left(p, elapsed);
+    if (final || left < 0) {
         format_duration(span, sizeof span, elapsed);
         used += (size_t)snprintf(line + used, room - used, "%s/s, %s", rate, span);
     } else {
-        format_duration(span, sizeof span, (double)(p->total - p->done) / per_second);
+        format_duration(span, sizeof span, left);
         used += (size_t)snprintf(line + used, room - used, "%s/s, ETA %s", rate, span);
     }
     if (p->note[0])

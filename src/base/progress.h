@@ -11,6 +11,9 @@ struct progress {
     const char *unit;  /* "B" prints KiB/MiB, anything else prints k/M with the word */
     uint64_t total;    /* 0 = unknown */
     uint64_t done;
+    /* With total unknown, what share of the work is done, 0..1, counted otherwise than in `unit`
+     * (bytes of the input, say), and what share earlier runs had done. part 0: not known. */
+    double part, part_before;
     bool quiet, terminal, drawn;
     double started, last_drawn; /* seconds, monotonic */
     char note[96];              /* free text at the end of the line, e.g. "loss 3.21" */

@@ -13,8 +13,9 @@ struct batch {
     struct source *source;
     struct sink *sink; /* NULL for logits */
     struct progress progress;
-    bool ended;         /* the input is */
-    struct job **taken; /* [capacity] jobs of one round, for tasks that score */
+    uint64_t input_bytes; /* 0 = unknown: a pipe */
+    bool ended;           /* the input is */
+    struct job **taken;   /* [capacity] jobs of one round, for tasks that score */
     size_t taken_count, capacity;
 
     double began;
@@ -37,6 +38,8 @@ enum status batch_fail(struct batch *b, struct job *job, const struct error *why
 /* Move jobs from the source to b->taken (and the sink): at least one unless the input ended, no
  * more than max jobs or max_tokens tokens. Failed ones are left out of b->taken. */
 enum status batch_take(struct batch *b, size_t max, int64_t max_tokens, struct error *e) MUST_CHECK;
+/* The progress line, by the bytes of the input that are answered; tokens: so far. */
+void batch_progress(struct batch *b, int64_t tokens);
 /* Options to result: open, run the task, commit, report. Returns the tool's exit status. */
 int batch_run(struct engine *g);
 

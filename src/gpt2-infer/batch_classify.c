@@ -236,8 +236,9 @@ static enum status classify_round(struct classifying *c, struct error *e)
     if (b->with_gold > 0)
         snprintf(b->progress.note, sizeof b->progress.note, "accuracy %.2f%%",
                  100.0 * (double)b->correct / (double)b->with_gold);
-    progress_update(&b->progress, (uint64_t)b->prompt_tokens);
-    return sink_write_ready(b->sink, e);
+    TRY(sink_write_ready(b->sink, e));
+    batch_progress(b, b->prompt_tokens);
+    return STATUS_OK;
 }
 
 static void release(struct classifying *c)

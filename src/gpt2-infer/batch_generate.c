@@ -88,7 +88,7 @@ static enum status generate_all(struct batch *b, struct flights *f, struct error
         b->passes = s.passes;
         snprintf(b->progress.note, sizeof b->progress.note, "%llu records, %lld running",
                  (unsigned long long)sink_written(b->sink), (long long)s.running);
-        progress_update(&b->progress, (uint64_t)s.new_tokens);
+        batch_progress(b, s.new_tokens);
     }
     return sink_write_ready(b->sink, e);
 }

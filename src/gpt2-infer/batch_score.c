@@ -141,8 +141,9 @@ static enum status score_round(struct scoring *s, struct error *e)
         at += tokens;
     }
     b->passes++;
-    progress_update(&b->progress, (uint64_t)b->prompt_tokens);
-    return sink_write_ready(b->sink, e);
+    TRY(sink_write_ready(b->sink, e));
+    batch_progress(b, b->prompt_tokens);
+    return STATUS_OK;
 }
 
 enum status batch_score(struct batch *b, struct error *e)

@@ -27,6 +27,7 @@ struct job {
     uint64_t number; /* of the record in the input, from 0 */
     uint64_t line;   /* from 1 */
     size_t bytes;    /* of its line: what a queue counts */
+    uint64_t end;    /* bytes of the input up to its end */
     bool done, failed;
     char *id;           /* the record's "id" as JSON text, NULL = its number */
     struct id_list ids; /* prompt (generate) or text (score, classify, logits) */

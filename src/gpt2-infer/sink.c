@@ -19,6 +19,7 @@ struct sink {
     struct strbuf buffer;
     uint64_t answered, written, failed;
     uint64_t earlier_failed;
+    uint64_t input_begin, input_end; /* of what this run wrote */
     struct error first_failure;
     struct input earlier; /* the answers of an earlier run, re-read beside the input */
     bool checking;
@@ -160,7 +161,9 @@ enum status sink_write_ready(struct sink *s, struct error *e)
             return error_memory(e, job->answer.length, "answers");
         if (job->failed && s->failed++ == 0)
             s->first_failure = job->error;
-        s->written++;
+        if (s->written++ == 0)
+            s->input_begin = job->end - job->bytes;
+        s->input_end = job->end;
         s->head = job->next;
         if (!s->head)
             s->tail = &s->head;
@@ -183,6 +186,12 @@ uint64_t sink_written(const struct sink *s)
 uint64_t sink_failed(const struct sink *s)
 {
     return s->failed + s->earlier_failed;
+}
+
+void sink_input_span(const struct sink *s, uint64_t *begin, uint64_t *end)
+{
+    *begin = s->input_begin;
+    *end = s->input_end;
 }
 
 const struct error *sink_first_failure(const struct sink *s)

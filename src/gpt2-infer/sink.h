@@ -22,6 +22,8 @@ void sink_put(struct sink *s, struct job *job);
 enum status sink_write_ready(struct sink *s, struct error *e) MUST_CHECK;
 size_t sink_pending(const struct sink *s);
 uint64_t sink_written(const struct sink *s), sink_failed(const struct sink *s);
+/* Where in the input, in bytes, the records written by this run begin and end. */
+void sink_input_span(const struct sink *s, uint64_t *begin, uint64_t *end);
 /* The error of the first failed record written, NULL = none. */
 const struct error *sink_first_failure(const struct sink *s);
 /* Everything has been answered: make the output final. */

@@ -15,7 +15,8 @@
 
 struct source {
     const struct engine *g;
-    struct input in;
+    struct input in; /* of the thread, once it runs */
+    uint64_t input_bytes;
     struct job_reader reader; /* of the thread */
     uint64_t skip, number;
     enum status (*check)(void *, const struct job *, struct error *);
@@ -58,6 +59,7 @@ static enum status add_record(struct source *s, const char *bytes, size_t length
 {
     struct job *job;
     TRY(job_parse(&s->reader, bytes, length, raw, s->number, s->in.line, &job, e));
+    job->end = s->in.offset;
     if (s->number++ >= s->skip) {
         *open = push(s, job);
         return STATUS_OK;
@@ -146,6 +148,7 @@ enum status source_open(struct source **out, const struct engine *g, const char 
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     TRY_OUT(input_open(&s->in, path, e));
+    s->input_bytes = input_size(&s->in);
     TRY_OUT(job_reader_init(&s->reader, g, s->in.name, e));
     if (pthread_create(&s->thread, NULL, reader_main, s) != 0)
         TRY_OUT(error_set(e, STATUS_FAILED, "cannot start a thread for reading"));
@@ -155,6 +158,11 @@ enum status source_open(struct source **out, const struct engine *g, const char 
 out:
     source_close(s);
     return st;
+}
+
+uint64_t source_input_bytes(const struct source *s)
+{
+    return s->input_bytes;
 }
 
 enum status source_take(struct source *s, bool wait, struct job **job, bool *ended, struct error *e)

@@ -13,6 +13,8 @@ struct source;
 enum status source_open(struct source **s, const struct engine *g, const char *path, uint64_t skip,
                         enum status (*check)(void *arg, const struct job *job, struct error *e),
                         void *check_arg, struct error *e) MUST_CHECK;
+/* Bytes of the input; 0 = unknown: a pipe. */
+uint64_t source_input_bytes(const struct source *s);
 /* The next job, owned by the caller; *job is NULL at the end of input, or, unless wait, when none
  * is ready (then *ended is false). A failure of reading is reported once all jobs before it are
  * taken.
