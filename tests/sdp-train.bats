@@ -220,7 +220,8 @@ PY
         --validation-freq 3 --enable-memory-profiling 1 --metrics m.jsonl
     python3 - m.jsonl <<'PY'
 import json, sys
-rows = [r for r in map(json.loads, open(sys.argv[1])) if "loss" in r]
+everything = list(map(json.loads, open(sys.argv[1])))
+rows = [r for r in everything if "loss" in r]
 want = "step epoch samples tokens loss lr grad_norm tokens_per_second tflops step_ms exposed_comm_ms comm_bytes memory_bytes".split()
 assert all(k in r for r in rows for k in want), rows[0]
 assert len({(r["memory_bytes"], r["host_memory_bytes"]) for r in rows}) == 1, rows
@@ -228,10 +229,12 @@ parts = rows[0]["memory"]
 named = sum(v for k, v in parts.items() if k not in ("offload", "staging", "host"))
 assert named <= rows[0]["memory_bytes"] <= 1.02 * named, (named, rows[0]["memory_bytes"])  # kernels' own scratch
 assert [r["tokens"] for r in rows] == [128 * i for i in range(1, 7)]
+times = [r["seconds"] for r in everything]
+assert times == sorted(times) and 0 < times[0] and times[-1] < 150, times
 PY
 }
 
-@test "the next step begins before the last one's outcome is looked at, unless something between them needs the model" {
+@test "the next step begins before the last one's outcome is looked at, but for the first and where something needs the model" {
     local run
     for run in 0 1; do
         ranks 1 $NANO --training-dir "$SHARDS" --max-steps 40 --train-batch-size 1 --log-param-norms $run --metrics m$run.jsonl
@@ -243,6 +246,8 @@ import json, sys
 rows = [[r for r in map(json.loads, open(path))] for path in sys.argv[1:]]
 ahead, waits = (min(r["step_ms"] - r["device_ms"] for r in run[1:]) for run in rows)
 assert 0 <= ahead < waits / 5, (ahead, waits)
+second = rows[0][1]  # begun when the first step's line was written
+assert second["step_ms"] - second["device_ms"] > 5 * ahead, (second, ahead)
 assert all(a[k] == b[k] for a, b in zip(*rows) for k in ("step", "loss", "grad_norm", "samples_digest"))
 for run in rows:
     for r in run:

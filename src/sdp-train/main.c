@@ -137,11 +137,21 @@ static enum status configure_data(struct train *t, struct sdp_config *c, struct 
     return train_engine_samples(&t->o, shard_set_block_size(t->set), t->eval_time, c, e);
 }
 
+/* And moves the mark to now. */
+static double seconds_since(double *mark)
+{
+    double before = *mark;
+    *mark = monotonic_seconds();
+    return *mark - before;
+}
+
 static enum status open_run(struct train *t, struct error *e)
 {
     const struct comm_ops *comm = NULL;
     struct sdp_config c;
     struct sdp_save_options save = {.dir = t->o.checkpoint_dir, .keep = t->o.kept};
+    double mark = monotonic_seconds();
+    t->start.ranks = mark - t->start.began;
     /* Every phase that can fail on one rank alone ends with an agreement, so that all stop together
      * with one message. */
     TRY(world_agree(t->world,
@@ -150,11 +160,15 @@ static enum status open_run(struct train *t, struct error *e)
     TRY(train_find_checkpoint(t, e));
     TRY(world_agree(t->world, configure(t, &c, e), e));
     TRY(world_agree(t->world, comm_choose(t->o.comm, t->world, t->dev, &comm, e), e));
+    t->start.device = seconds_since(&mark);
     TRY(world_agree(t->world, configure_data(t, &c, e), e));
+    t->start.data = seconds_since(&mark);
     TRY(world_agree(t->world, sdp_engine_open(&t->engine, &c, t->world, t->dev, comm, e), e));
+    t->start.engine = seconds_since(&mark);
     TRY(world_agree(t->world, train_load(t, e), e));
     TRY(world_agree(t->world, train_length(t, e), e));
     TRY(sdp_load_compare_replicas(&t->engine, e));
+    t->start.parameters = seconds_since(&mark);
     t->metrics.fd = -1;
     if (t->world->rank == 0)
         TRY(world_agree(t->world, sdp_metrics_open(&t->metrics, t->o.metrics, t->state.step, e),
@@ -224,11 +238,13 @@ static struct sdp_step plan_ahead(const struct train *t)
 }
 
 /* Does the next step begin before the outcome of this one is looked at? Not when something between
- * them uses the model: the device would work on the one and be waited for by the other. */
+ * them uses the model: the device would work on the one and be waited for by the other. Nor in the
+ * first step, whose outcome people wait for: queuing the next takes about as long as the step,
+ * because a device takes only so much work ahead. */
 static bool runs_ahead(const struct train *t, int64_t step)
 {
     const struct train_options *o = &t->o;
-    return sdp_step_runs_ahead(&t->engine) && step < t->total_steps &&
+    return sdp_step_runs_ahead(&t->engine) && step < t->total_steps && step > t->first_step + 1 &&
            !(t->test && due(step, o->validation_freq)) &&
            !(t->save && due(step, o->checkpoint_freq)) &&
            !(o->log_param_norms && due(step, o->logging_freq));
@@ -469,6 +485,7 @@ int main(int argc, char **argv)
     enum option_action action = OPTIONS_RUN;
     sigset_t blocked;
 
+    t.start.began = monotonic_seconds();
     log_set_prefix("sdp-train");
     block_signals(&blocked);
     enum status st = parse(&t, argc, argv, &action, &e);

@@ -38,6 +38,9 @@ void train_announce(const struct train *t)
     log_info("%.1f MiB device and %.1f MiB host memory a rank",
              (double)sdp_arena_bytes(&x->arena, MEMORY_DEVICE) / 1048576.0,
              (double)sdp_arena_bytes(&x->arena, MEMORY_HOST) / 1048576.0);
+    log_info("ready after %.2f s: %.2f ranks, %.2f device, %.2f data, %.2f engine, %.2f parameters",
+             monotonic_seconds() - t->start.began, t->start.ranks, t->start.device, t->start.data,
+             t->start.engine, t->start.parameters);
     for (int m = 0; t->o.memory_profiling && m < SDP_MEMORY_COUNT; m++)
         log_info("  %-14s %14lld bytes", sdp_memory_names[m], (long long)x->arena.part[m].peak);
 }
@@ -54,6 +57,13 @@ enum status train_sum_consumed(struct train *t, struct error *e)
     t->consumed = 0;
     free(all);
     return st;
+}
+
+/* The line of the metrics file; takes the reference. */
+static enum status put_line(struct train *t, json_t *line, struct error *e)
+{
+    json_object_set_new(line, "seconds", number(monotonic_seconds() - t->start.began));
+    return sdp_metrics_put(&t->metrics, line, e);
 }
 
 static json_t *memory_json(const struct train *t)
@@ -168,7 +178,7 @@ enum status train_report_step(struct train *t, const struct sdp_step *s,
         t->bytes_sent += sdp_engine_bytes_sent(&t->engine) - before; /* not a step's */
     }
     if (st == STATUS_OK)
-        st = sdp_metrics_put(&t->metrics, line, e);
+        st = put_line(t, line, e);
     else
         json_decref(line);
     t->logged_step = t->state.step;
@@ -189,7 +199,7 @@ enum status train_report_validation(struct train *t, double loss, int64_t sample
     json_object_set_new(line, "validation_perplexity", number(exp(loss)));
     json_object_set_new(line, "validation_samples", json_integer(samples));
     json_object_set_new(line, "validation_ms", number(ms));
-    return sdp_metrics_put(&t->metrics, line, e);
+    return put_line(t, line, e);
 }
 
 enum status train_report_checkpoint(struct train *t, double stall_ms, struct error *e)
@@ -200,5 +210,5 @@ enum status train_report_checkpoint(struct train *t, double stall_ms, struct err
     json_t *line = json_object();
     json_object_set_new(line, "step", json_integer(t->state.step));
     json_object_set_new(line, "checkpoint_stall_ms", number(stall_ms));
-    return sdp_metrics_put(&t->metrics, line, e);
+    return put_line(t, line, e);
 }

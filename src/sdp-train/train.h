@@ -12,7 +12,14 @@
 #include "sdp/state.h"
 #include "sdp/step.h"
 
+/* Where the time before the first step goes, in seconds. */
+struct train_start {
+    double began; /* monotonic_seconds when the program started */
+    double ranks, device, data, engine, parameters;
+};
+
 struct train {
+    struct train_start start;
     struct train_options o;
     struct options given;
     struct watchdog watchdog;

@@ -87,7 +87,8 @@ static void lay_out(struct sdp_engine *x)
     lay_out_works(x);
     x->readback = sdp_arena_take(&x->arena, SDP_HOST, sizeof *x->readback);
     x->readback_norms = sdp_arena_take(&x->arena, SDP_HOST, norms);
-    x->piece = sdp_arena_take(&x->arena, SDP_HOST, SDP_PIECE_ELEMS * (int64_t)sizeof(float));
+    x->pieces = sdp_arena_take(&x->arena, SDP_HOST,
+                               (int64_t)SDP_PIECES * SDP_PIECE_ELEMS * (int64_t)sizeof(float));
     x->train_memory =
         sdp_arena_take(&x->arena, SDP_HOST,
                        sdp_data_bytes(x->config.batch, x->config.time, x->config.accumulation));

@@ -79,7 +79,8 @@ struct sdp_readback { /* host */
     uint32_t element; /* nonfinite.c: one value of any dtype */
 };
 
-#define SDP_PIECE_ELEMS (1 << 18)
+#define SDP_PIECES 2
+#define SDP_PIECE_ELEMS (1 << 20)
 
 struct sdp_engine {
     struct sdp_config config;
@@ -101,8 +102,8 @@ struct sdp_engine {
     struct sdp_readback *readback;
     float *readback_norms;            /* host [tensors] */
     void *train_memory, *eval_memory; /* host: micro-batches read ahead, for data.h */
-    float *piece;                     /* host [SDP_PIECE_ELEMS]: elements on their way in */
-    float *staging;                   /* host: this rank's part of a checkpoint */
+    float *pieces;  /* host [SDP_PIECES, SDP_PIECE_ELEMS]: elements on their way in or out */
+    float *staging; /* host: this rank's part of a checkpoint */
     int64_t staging_elems;
     struct event *step_begun[SDP_BANKS], *step_ended[SDP_BANKS]; /* step.h: steps take turns */
     int bank;                                                    /* of the step begun last */

@@ -7,6 +7,50 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The host's pieces, used in turn: one is filled or read while the copy of the other is under way.
+ */
+struct pieces {
+    struct sdp_engine *x;
+    struct event *copied[SDP_PIECES]; /* the piece's last copy has ended */
+    int turn;
+};
+
+static void pieces_close(struct pieces *p)
+{
+    const struct device_ops *ops = p->x->dev->ops;
+    for (int i = 0; i < SDP_PIECES; i++)
+        if (p->copied[i])
+            ops->event_free(p->x->dev, p->copied[i]);
+}
+
+static enum status pieces_open(struct pieces *p, struct sdp_engine *x, struct error *e)
+{
+    enum status st = STATUS_OK;
+    *p = (struct pieces){.x = x};
+    for (int i = 0; i < SDP_PIECES && st == STATUS_OK; i++)
+        st = x->dev->ops->event_create(x->dev, &p->copied[i], e);
+    if (st != STATUS_OK)
+        pieces_close(p);
+    return st;
+}
+
+static float *piece_of(const struct pieces *p, int turn)
+{
+    return p->x->pieces + (int64_t)turn * SDP_PIECE_ELEMS;
+}
+
+/* Behind the copy of the piece whose turn it is; the turn is the next one's. */
+static void pieces_turn(struct pieces *p)
+{
+    p->x->dev->ops->event_record(p->x->dev, p->copied[p->turn], p->x->streams.compute);
+    p->turn = (p->turn + 1) % SDP_PIECES;
+}
+
+static enum status piece_wait(const struct pieces *p, int turn, struct error *e)
+{
+    return p->x->dev->ops->event_sync(p->x->dev, p->copied[turn], e);
+}
+
 /* Where elements come from: out[n] = elements first.. of tensor number `tensor`, of one kind. */
 struct source {
     struct sdp_engine *x;
@@ -26,17 +70,19 @@ static float *destination(const struct source *s, int64_t unit)
 }
 
 static enum status load_segment(const struct source *s, int64_t unit, const struct sdp_segment *g,
-                                float *piece, struct error *e)
+                                struct pieces *pieces, struct error *e)
 {
     struct sdp_engine *x = s->x;
     const struct sdp_shard *p = &x->shards[unit];
     for (int64_t done = 0; done < g->count; done += SDP_PIECE_ELEMS) {
         int64_t n = min_i64(SDP_PIECE_ELEMS, g->count - done);
+        float *piece = piece_of(pieces, pieces->turn);
+        TRY(piece_wait(pieces, pieces->turn, e));
         TRY(s->read(s, g->tensor, g->first + done, n, piece, e));
         x->dev->ops->copy(x->dev, x->streams.compute,
                           destination(s, unit) + (g->at - p->begin) + done, piece,
                           (size_t)n * sizeof *piece);
-        TRY(x->dev->ops->stream_sync(x->dev, x->streams.compute, e)); /* piece is used again */
+        pieces_turn(pieces);
     }
     return STATUS_OK;
 }
@@ -44,6 +90,9 @@ static enum status load_segment(const struct source *s, int64_t unit, const stru
 static enum status load_all(const struct source *s, struct error *e)
 {
     struct sdp_engine *x = s->x;
+    struct pieces pieces;
+    struct error late;
+    TRY(pieces_open(&pieces, x, e));
     enum status st = STATUS_OK;
     for (int64_t u = 0; u < x->layout.units && st == STATUS_OK; u++) {
         const struct sdp_shard *p = &x->shards[u];
@@ -51,7 +100,14 @@ static enum status load_all(const struct source *s, struct error *e)
         int64_t cursor = 0;
         while (st == STATUS_OK &&
                sdp_layout_next(&x->layout, u, p->begin, p->begin + p->elems, &cursor, &g))
-            st = load_segment(s, u, &g, x->piece, e);
+            st = load_segment(s, u, &g, &pieces, e);
+    }
+    /* The pieces are free again, however it ended. */
+    enum status sync = x->dev->ops->stream_sync(x->dev, x->streams.compute, &late);
+    pieces_close(&pieces);
+    if (st == STATUS_OK && sync != STATUS_OK) {
+        *e = late;
+        st = sync;
     }
     return st;
 }
@@ -192,25 +248,42 @@ enum status sdp_load_checkpoint(struct sdp_engine *x, struct ckpt *c, bool momen
     return publish(x, e);
 }
 
-/* One hash over this rank's masters; the units are hashed in order through a host buffer. */
-static enum status hash_masters(struct sdp_engine *x, uint64_t *hash, struct error *e)
+/* One hash over this rank's masters, in the units' order: a piece is hashed while the next comes.
+ */
+static enum status hash_pieces(struct pieces *p, struct hash_state *h, struct error *e)
 {
-    struct hash_state *h = hash_new();
-    float *piece = x->piece;
-    enum status st = STATUS_OK;
-    if (!h)
-        return error_memory(e, 64, "a hash");
+    struct sdp_engine *x = p->x;
+    size_t bytes[SDP_PIECES] = {0};
     for (int64_t u = 0; u < x->layout.units; u++) {
-        const struct sdp_shard *p = &x->shards[u];
-        for (int64_t at = 0; at < p->elems; at += SDP_PIECE_ELEMS) {
-            size_t bytes = (size_t)min_i64(SDP_PIECE_ELEMS, p->elems - at) * sizeof(float);
-            x->dev->ops->copy(x->dev, x->streams.compute, piece, p->master + at, bytes);
-            TRY_OUT(x->dev->ops->stream_sync(x->dev, x->streams.compute, e));
-            hash_update(h, piece, bytes);
+        const struct sdp_shard *shard = &x->shards[u];
+        for (int64_t at = 0; at < shard->elems; at += SDP_PIECE_ELEMS) {
+            int turn = p->turn, before = (turn + SDP_PIECES - 1) % SDP_PIECES;
+            bytes[turn] = (size_t)min_i64(SDP_PIECE_ELEMS, shard->elems - at) * sizeof(float);
+            x->dev->ops->copy(x->dev, x->streams.compute, piece_of(p, turn), shard->master + at,
+                              bytes[turn]);
+            pieces_turn(p);
+            TRY(piece_wait(p, before, e));
+            hash_update(h, piece_of(p, before), bytes[before]); /* the first time none */
         }
     }
-    *hash = hash_digest(h);
-out:
+    int last = (p->turn + SDP_PIECES - 1) % SDP_PIECES;
+    TRY(piece_wait(p, last, e));
+    hash_update(h, piece_of(p, last), bytes[last]);
+    return STATUS_OK;
+}
+
+static enum status hash_masters(struct sdp_engine *x, uint64_t *hash, struct error *e)
+{
+    struct pieces pieces;
+    struct hash_state *h = hash_new();
+    if (!h)
+        return error_memory(e, 64, "a hash");
+    enum status st = pieces_open(&pieces, x, e);
+    if (st == STATUS_OK) {
+        st = hash_pieces(&pieces, h, e);
+        pieces_close(&pieces);
+        *hash = hash_digest(h);
+    }
     hash_free(h);
     return st;
 }
