@@ -3,17 +3,11 @@
 load helper
 load sdp
 
-TINY=$FIXTURES/golden-tiny
-
-setup_file() {
-    shards_of "$TINY" "$BATS_FILE_TMPDIR/shards"
-}
 setup() {
-    SHARDS=$BATS_FILE_TMPDIR/shards
+    start_in_tmp
     # Five blocks whose sizes nothing here divides.
     ODD="--model gpt2-nano --num-layers 5 --hidden-width 40 --num-heads 5 --vocab-size 517 --training-dir $SHARDS
         --lr 1e-3 --lr-decay-iters 12 --train-batch-size 1 --global-batch-size 12"
-    cd "$TMP"
 }
 newest() { ls -d "$1"/step-* | tail -n 1; }
 

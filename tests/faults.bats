@@ -3,18 +3,12 @@
 load helper
 load sdp
 
-TINY=$FIXTURES/golden-tiny
-
-setup_file() {
-    shards_of "$TINY" "$BATS_FILE_TMPDIR/shards"
-}
 setup() {
-    SHARDS=$BATS_FILE_TMPDIR/shards
+    start_in_tmp
     # Five blocks whose sizes nothing here divides.
     ODD="--model gpt2-nano --num-layers 5 --hidden-width 40 --num-heads 5 --vocab-size 517 --training-dir $SHARDS
         --lr 1e-3 --train-batch-size 1 --global-batch-size 12 --quiet"
     ENDLESS="$ODD --max-steps 1000000 --lr-decay-iters 100 --metrics m.jsonl"
-    cd "$TMP"
     JOB=
 }
 teardown() {

@@ -3,17 +3,11 @@
 load helper
 load sdp
 
-TINY=$FIXTURES/golden-tiny
-
-setup_file() {
-    shards_of "$TINY" "$BATS_FILE_TMPDIR/shards"
-}
 setup() {
-    SHARDS=$BATS_FILE_TMPDIR/shards
+    start_in_tmp
     # Five blocks whose sizes nothing here divides; random weights.
     ODD="--model gpt2-nano --num-layers 5 --hidden-width 40 --num-heads 5 --vocab-size 517 --training-dir $SHARDS
         --lr 1e-3 --warmup 0 --weight-decay 0.1"
-    cd "$TMP"
 }
 # bits CHECKPOINT_DIR METRICS: master, m and v of every tensor, and the losses: all that a run leaves, as text.
 bits() {

@@ -2,15 +2,9 @@
 load helper
 load sdp
 
-TINY=$FIXTURES/golden-tiny
-
-setup_file() {
-    shards_of "$TINY" "$BATS_FILE_TMPDIR/shards"
-}
 setup() {
-    SHARDS=$BATS_FILE_TMPDIR/shards
+    start_in_tmp
     BASE="--model gpt2-nano --vocab-size 512 --training-dir $SHARDS --lr 1e-3 --train-batch-size 1 --global-batch-size 12"
-    cd "$TMP"
 }
 
 @test "stop and resume on the same ranks continues bit for bit, metrics file included" {

@@ -2,15 +2,6 @@
 load helper
 load sdp
 
-TINY=$FIXTURES/golden-tiny
-
-setup_file() {
-    shards_of "$TINY" "$BATS_FILE_TMPDIR/shards"
-}
-setup() {
-    cd "$TMP"
-}
-
 # weights_with [TENSOR ELEMENT VALUE]...: a copy of the reference model in ./bad with some elements changed.
 weights_with() {
     rm -rf bad

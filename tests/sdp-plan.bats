@@ -2,16 +2,6 @@
 load helper
 load sdp
 
-TINY=$FIXTURES/golden-tiny
-
-setup_file() {
-    shards_of "$TINY" "$BATS_FILE_TMPDIR/shards"
-}
-setup() {
-    SHARDS=$BATS_FILE_TMPDIR/shards
-    cd "$TMP"
-}
-
 @test "measured memory and bytes sent equal the plan, for every saver, degree and option" {
     local w options n=0
     while read -r w options; do

@@ -3,16 +3,7 @@
 load helper
 load sdp
 
-TINY=$FIXTURES/golden-tiny
 NANO="--model gpt2-nano --vocab-size 512"
-
-setup_file() {
-    shards_of "$TINY" "$BATS_FILE_TMPDIR/shards"
-}
-setup() {
-    SHARDS=$BATS_FILE_TMPDIR/shards
-    cd "$TMP"
-}
 
 @test "AdamW follows the float64 curve on every number of ranks, degree and split of the batch" {
     local w s b

@@ -2,6 +2,19 @@
 
 export SDP_GPT2_SHARE=${SDP_GPT2_SHARE:-$ROOT/share} # the executables may stand anywhere
 
+TINY=${FIXTURES:-}/golden-tiny
+
+# What a .bats file that loads this starts with, unless it says otherwise: the reference model's shards, and an empty
+# folder.
+setup_file() {
+    shards_of "$TINY" "$BATS_FILE_TMPDIR/shards"
+}
+start_in_tmp() {
+    SHARDS=$BATS_FILE_TMPDIR/shards
+    cd "$TMP" || return
+}
+setup() { start_in_tmp; }
+
 # ids_of MODEL_DIR: the batches of a reference model, one JSON array of ids a line.
 ids_of() {
     python3 - "$1" <<'PY'

@@ -265,7 +265,7 @@ static enum status meet(struct world *w, const char *host, const char *port, str
     struct env_world *m = mine(w);
     uint8_t hello[8];
     if (w->rank == 0) {
-        int pair[2], listener;
+        int pair[2], listener = -1;
         TRY(listen_on(port, &listener, e));
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
             close(listener);

@@ -153,6 +153,7 @@ struct device_ops {
     void (*free)(struct device *dev, enum memory_kind kind, void *p);
     enum status (*stream_create)(struct device *dev, struct stream **s, struct error *e);
     void (*stream_free)(struct device *dev, struct stream *s);
+    /* An event is recorded again and again, on one stream; who waits for it waits for the last. */
     enum status (*event_create)(struct device *dev, struct event **ev, struct error *e);
     void (*event_free)(struct device *dev, struct event *ev);
     void (*event_record)(struct device *dev, struct event *ev, struct stream *s);

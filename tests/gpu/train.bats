@@ -3,8 +3,6 @@
 load ../helper
 load ../sdp
 
-TINY=$FIXTURES/golden-tiny
-
 setup_file() {
     shards_of "$TINY" "$BATS_FILE_TMPDIR/tiny"
     if [ -n "$SHARED" ]; then
