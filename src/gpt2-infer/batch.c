@@ -46,11 +46,11 @@ enum status batch_take(struct batch *b, size_t max, int64_t max_tokens, struct e
 
 void batch_progress(struct batch *b, int64_t tokens)
 {
-    uint64_t begin, end;
-    sink_input_span(b->sink, &begin, &end);
-    if (b->input_bytes > 0) {
-        b->progress.part = (double)end / (double)b->input_bytes;
-        b->progress.part_before = (double)begin / (double)b->input_bytes;
+    uint64_t begin, end, total = source_input_bytes(b->source);
+    if (total > 0) {
+        sink_input_span(b->sink, &begin, &end);
+        b->progress.part = (double)end / (double)total;
+        b->progress.part_before = (double)begin / (double)total;
     }
     progress_update(&b->progress, (uint64_t)tokens);
 }
@@ -127,7 +127,6 @@ static enum status run_task(struct batch *b, struct error *e)
                     b->sink, e));
     if (sink_answered(b->sink) > 0)
         log_info("%llu records are answered already", (unsigned long long)sink_answered(b->sink));
-    b->input_bytes = source_input_bytes(b->source);
     b->began = monotonic_seconds();
     progress_start(&b->progress, names[o->task], "tokens", 0, o->quiet);
     if (o->task == TASK_GENERATE)

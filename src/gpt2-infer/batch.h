@@ -13,9 +13,8 @@ struct batch {
     struct source *source;
     struct sink *sink; /* NULL for logits */
     struct progress progress;
-    uint64_t input_bytes; /* 0 = unknown: a pipe */
-    bool ended;           /* the input is */
-    struct job **taken;   /* [capacity] jobs of one round, for tasks that score */
+    bool ended;         /* the input is */
+    struct job **taken; /* [capacity] jobs of one round, for tasks that score */
     size_t taken_count, capacity;
 
     double began;
