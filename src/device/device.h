@@ -63,7 +63,8 @@ struct gemm {
     int64_t lda, ldb, ldd; /* 0 = dense */
     bool accumulate;       /* d += instead of d = */
     const void *bias;      /* [n] added to every row; NULL for none */
-    void *gelu_aux;        /* [m,n]: store the value before GELU here, d = gelu_tanh(value); NULL */
+    bool gelu;             /* d = gelu_tanh(value) */
+    void *gelu_aux; /* [m,n]: with gelu, keep the value before it here; NULL = it is not kept */
     const void *dgelu_aux; /* [m,n]: d = value * gelu_tanh'(aux); NULL for none */
     float *bias_grad;      /* [n] fp32 += column sums of b [k,n] (weight-gradient products); NULL */
 };

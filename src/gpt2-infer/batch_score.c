@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define ROUND_JOBS 256
-#define ROUND_PASSES 4 /* tokens of a round, in passes: enough to sort by length */
+#define ROUND_PASSES 8 /* tokens of a round, in passes: enough to sort by length */
 
 struct scoring {
     struct batch *b;

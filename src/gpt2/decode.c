@@ -40,10 +40,9 @@ struct kept_pass {
 
 /* A pass whose results are not read yet. */
 struct flight {
-    int64_t selected;    /* tokens drawn */
-    int64_t *slot;       /* [sequences] whose token it is */
-    uint64_t *age;       /* [sequences] and which admission's: it may have ended since */
-    struct event *ended; /* results are on the host */
+    int64_t selected; /* tokens drawn */
+    int64_t *slot;    /* [sequences] whose token it is */
+    uint64_t *age;    /* [sequences] and which admission's: it may have ended since */
 };
 
 struct gpt2_decoder {
@@ -145,8 +144,6 @@ static enum status allocate(struct gpt2_decoder *d, struct error *e)
         return error_context(e, "the key/value cache of %lld sequences", (long long)d->o.sequences);
     TRY(ops->alloc(d->dev, MEMORY_HOST, table_bytes, (void **)&d->table, e));
     TRY(ops->alloc(d->dev, MEMORY_DEVICE, table_bytes, (void **)&d->device_table, e));
-    for (int i = 0; i < 2; i++)
-        TRY(ops->event_create(d->dev, &d->flights[i].ended, e));
     d->workspace_bytes = ops->attention_cached_workspace(d->o.pass_rows, c->context, c->heads,
                                                          c->channels / c->heads);
     if (d->workspace_bytes > 0)
@@ -184,8 +181,6 @@ void gpt2_decoder_free(struct gpt2_decoder *d)
     if (d->under_way) /* in vain; what it uses is freed below */
         (void)!ops->stream_sync(d->dev, d->pass->stream, &ignored);
     for (int i = 0; i < 2; i++) {
-        if (d->flights[i].ended)
-            ops->event_free(d->dev, d->flights[i].ended);
         free(d->flights[i].slot);
         free(d->flights[i].age);
     }
@@ -568,7 +563,7 @@ static void queue_pass(struct gpt2_decoder *d)
         if (k->graph) /* else the device has failed */
             ops->graph_launch(d->dev, d->pass->stream, k->graph);
     }
-    ops->event_record(d->dev, d->flights[d->pass->side].ended, d->pass->stream);
+    gpt2_pass_mark(d->pass);
 }
 
 /* The results of a pass, for the sequences that are still there. */
@@ -594,7 +589,7 @@ enum status gpt2_decoder_step(struct gpt2_decoder *d, struct error *e)
         upload_table(d);
         queue_pass(d);
     }
-    const struct flight *f = &d->flights[p->side];
+    int side = p->side;
     struct gpt2_pass_io io = p->host;
     gpt2_pass_turn(p);
     d->under_way = can_chain(d);
@@ -602,8 +597,8 @@ enum status gpt2_decoder_step(struct gpt2_decoder *d, struct error *e)
         chain_rows(d);
         queue_pass(d);
     }
-    TRY(d->dev->ops->event_sync(d->dev, f->ended, e));
-    take_tokens(d, &io, f);
+    TRY(gpt2_pass_wait(p, side, e));
+    take_tokens(d, &io, &d->flights[side]);
     return STATUS_OK;
 }
 

@@ -32,7 +32,6 @@ static void carve_work(struct gpt2_pass *p, struct carver *v)
     p->y = carve(v, p->max_rows * row);
     p->qkv = carve(v, p->max_rows * row * 3);
     p->att = carve(v, p->max_rows * row);
-    p->fc = carve(v, p->max_rows * row * 4);
     p->gelu = carve(v, p->max_rows * row * 4);
     p->lse = carve(v, p->max_rows * c->heads * (int64_t)sizeof(float));
     p->selected = carve(v, p->logit_rows * row);
@@ -49,6 +48,8 @@ static enum status allocate(struct gpt2_pass *p, struct error *e)
     TRY(ops->alloc(p->dev, MEMORY_DEVICE, (size_t)io.used, &p->io_memory, e));
     TRY(ops->alloc(p->dev, MEMORY_HOST, (size_t)io.used, &p->host_memory, e));
     TRY(ops->alloc(p->dev, MEMORY_HOST, (size_t)io.used, &p->other_memory, e));
+    for (int i = 0; i < 2; i++)
+        TRY(ops->event_create(p->dev, &p->done[i], e));
     work = (struct carver){p->memory, 0};
     carve_work(p, &work);
     io = (struct carver){p->host_memory, 0};
@@ -87,6 +88,9 @@ void gpt2_pass_free(struct gpt2_pass *p)
     if (!p)
         return;
     const struct device_ops *ops = p->dev->ops;
+    for (int i = 0; i < 2; i++)
+        if (p->done[i])
+            ops->event_free(p->dev, p->done[i]);
     if (p->memory)
         ops->free(p->dev, MEMORY_DEVICE, p->memory);
     if (p->io_memory)
@@ -124,14 +128,19 @@ void gpt2_pass_download(struct gpt2_pass *p)
                       (char *)p->io_memory + p->output_offset, (size_t)p->output_bytes);
 }
 
-enum status gpt2_pass_wait(struct gpt2_pass *p, struct error *e)
+void gpt2_pass_mark(struct gpt2_pass *p)
 {
-    return p->dev->ops->stream_sync(p->dev, p->stream, e);
+    p->dev->ops->event_record(p->dev, p->done[p->side], p->stream);
 }
 
-/* y[rows,out] = x[rows,in] w[in,out] + b, through GELU when aux holds the value before it. */
+enum status gpt2_pass_wait(struct gpt2_pass *p, int side, struct error *e)
+{
+    return p->dev->ops->event_sync(p->dev, p->done[side], e);
+}
+
+/* y[rows,out] = x[rows,in] w[in,out] + b, through GELU when asked. */
 static void linear(struct gpt2_pass *p, int64_t rows, void *y, const void *x, const void *w,
-                   const void *b, int64_t in, int64_t out, void *aux)
+                   const void *b, int64_t in, int64_t out, bool gelu)
 {
     struct gemm g = {.m = rows,
                      .n = out,
@@ -142,7 +151,7 @@ static void linear(struct gpt2_pass *p, int64_t rows, void *y, const void *x, co
                      .dt = p->w->dt,
                      .out_dt = p->w->dt,
                      .bias = b,
-                     .gelu_aux = aux};
+                     .gelu = gelu};
     p->dev->ops->gemm(p->dev, p->stream, &g);
 }
 
@@ -202,12 +211,12 @@ static void block(struct gpt2_pass *p, int64_t rows, int64_t layer, gpt2_attend 
     const struct gpt2_block_params *b = &p->w->blocks[layer];
     int64_t c = p->w->config.channels;
     add_norm(p, rows, layer == 0 ? NULL : p->delta, b->ln1_w, b->ln1_b);
-    linear(p, rows, p->qkv, p->y, b->qkv_w, b->qkv_b, c, 3 * c, NULL);
+    linear(p, rows, p->qkv, p->y, b->qkv_w, b->qkv_b, c, 3 * c, false);
     attend(arg, p, layer, p->att, p->qkv);
-    linear(p, rows, p->delta, p->att, b->proj_w, b->proj_b, c, c, NULL);
+    linear(p, rows, p->delta, p->att, b->proj_w, b->proj_b, c, c, false);
     add_norm(p, rows, p->delta, b->ln2_w, b->ln2_b);
-    linear(p, rows, p->gelu, p->y, b->fc_w, b->fc_b, c, 4 * c, p->fc);
-    linear(p, rows, p->delta, p->gelu, b->fcproj_w, b->fcproj_b, 4 * c, c, NULL);
+    linear(p, rows, p->gelu, p->y, b->fc_w, b->fc_b, c, 4 * c, true);
+    linear(p, rows, p->delta, p->gelu, b->fcproj_w, b->fcproj_b, 4 * c, c, false);
 }
 
 void gpt2_pass_body(struct gpt2_pass *p, int64_t rows, gpt2_attend *attend, void *arg)

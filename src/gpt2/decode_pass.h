@@ -29,11 +29,12 @@ struct gpt2_pass {
     void *x, *delta, *y; /* [max_rows, C] */
     void *qkv;           /* [max_rows, 3C] */
     void *att;           /* [max_rows, C] */
-    void *fc, *gelu;     /* [max_rows, 4C] */
+    void *gelu;          /* [max_rows, 4C] */
     float *lse;          /* [max_rows, H] */
     void *selected;      /* [logit_rows, C] */
     bool skinny;         /* the body took the products of few rows: p->x is complete, p->y is not */
     struct gpt2_pass_io other_host;
+    struct event *done[2]; /* by side: results are on the host */
     void *other_memory;
     void *memory, *host_memory, *io_memory;
     int64_t input_bytes, output_offset, output_bytes;
@@ -61,7 +62,9 @@ void gpt2_pass_body(struct gpt2_pass *p, int64_t rows, gpt2_attend *attend, void
 void gpt2_pass_logits(struct gpt2_pass *p, int64_t first, int64_t n);
 /* Results to the host. */
 void gpt2_pass_download(struct gpt2_pass *p);
-/* Until they are there; reports the first failure of the pass. */
-enum status gpt2_pass_wait(struct gpt2_pass *p, struct error *e) MUST_CHECK;
+/* Behind the work of the pass: what gpt2_pass_wait waits for. */
+void gpt2_pass_mark(struct gpt2_pass *p);
+/* Until the results of that side's pass are there; reports the first failure. */
+enum status gpt2_pass_wait(struct gpt2_pass *p, int side, struct error *e) MUST_CHECK;
 
 #endif

@@ -80,6 +80,7 @@ static void linear(const struct place *at, const char *name, void *y, const void
                      .dt = run->dt,
                      .out_dt = run->dt,
                      .bias = b,
+                     .gelu = gelu_aux != NULL,
                      .gelu_aux = gelu_aux};
     run->dev->ops->gemm(run->dev, run->stream, &g);
     wrote_rows(at, name, "output before GELU", gelu_aux, out);

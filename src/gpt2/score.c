@@ -87,9 +87,9 @@ static void attend_full(void *arg, struct gpt2_pass *p, int64_t layer, void *out
     }
 }
 
-static void take_results(struct gpt2_pass *p, const struct group *g)
+static void take_results(const struct gpt2_pass_io *io, const struct group *g)
 {
-    const float *from = p->host.logprobs;
+    const float *from = io->logprobs;
     for (int64_t i = 0; i < g->count; i++) {
         const struct gpt2_score_item *it = &g->items[i];
         size_t scored = (size_t)(it->length - it->first), others = (size_t)it->alternative_count;
@@ -101,7 +101,7 @@ static void take_results(struct gpt2_pass *p, const struct group *g)
     }
 }
 
-static enum status run_group(struct gpt2_pass *p, struct group *g, struct error *e)
+static void queue_group(struct gpt2_pass *p, struct group *g)
 {
     const struct gpt2_config *c = &p->w->config;
     fill_inputs(p, g);
@@ -115,9 +115,7 @@ static enum status run_group(struct gpt2_pass *p, struct group *g, struct error 
                                     DTYPE_F32);
     }
     gpt2_pass_download(p);
-    TRY(gpt2_pass_wait(p, e));
-    take_results(p, g);
-    return STATUS_OK;
+    gpt2_pass_mark(p);
 }
 
 /* What would make a kernel read past an array. */
@@ -145,10 +143,26 @@ enum status gpt2_score(struct gpt2_pass *p, const struct gpt2_score_item *items,
 {
     for (int64_t i = 0; i < n; i++)
         TRY(check_item(p, &items[i], e));
-    for (int64_t done = 0; done < n;) {
-        struct group g = take_group(p, items + done, n - done);
-        TRY(run_group(p, &g, e));
-        done += g.count;
+    /* A pass is queued before the results of the one before are taken. */
+    struct group groups[2] = {{0}};
+    struct gpt2_pass_io io[2];
+    int64_t done = 0;
+    bool waiting = false;
+    while (done < n || waiting) {
+        int side = p->side;
+        bool more = done < n;
+        if (more) {
+            groups[side] = take_group(p, items + done, n - done);
+            io[side] = p->host;
+            queue_group(p, &groups[side]);
+            done += groups[side].count;
+            gpt2_pass_turn(p);
+        }
+        if (waiting) {
+            TRY(gpt2_pass_wait(p, !side, e));
+            take_results(&io[!side], &groups[!side]);
+        }
+        waiting = more;
     }
     return STATUS_OK;
 }

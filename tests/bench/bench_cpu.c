@@ -64,7 +64,7 @@ static void product(const char *name, int times, int64_t m, int64_t n, int64_t k
         g.bias = bias;
     if (epilogue == 2) {
         g.bias = bias;
-        g.gelu_aux = aux;
+        g.gelu = true, g.gelu_aux = aux;
     }
     if (epilogue == 3)
         g.dgelu_aux = aux;

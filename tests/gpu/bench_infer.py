@@ -73,7 +73,7 @@ def torch_rate():
 
 def scoring(model, folder, work, ceiling):
     layers, _, channels, context, vocab = SHAPES[model]
-    texts = 1024 if model == "124M" else 256 if model == "XL" else 8
+    texts = 4096 if model == "124M" else 256 if model == "XL" else 8
     few, many = ([{"ids": [(r * 31 + i * 7919) % 50000 for i in range(context)]} for r in range(n)] for n in (texts // 4, texts))
     runs = [infer("score", folder, work, records) for records in (few, many)]
     rate = (runs[1]["prompt_tokens"] - runs[0]["prompt_tokens"]) / max(runs[1]["seconds"] - runs[0]["seconds"], 1e-9)

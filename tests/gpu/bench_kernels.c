@@ -116,6 +116,7 @@ static void fc_forward(struct bench *b, struct data *d)
                           .b = d->w,
                           .d = d->wide,
                           .bias = d->b,
+                          .gelu = true,
                           .gelu_aux = d->wide2});
 }
 static void fcproj_forward(struct bench *b, struct data *d)

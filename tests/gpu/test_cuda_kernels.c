@@ -148,7 +148,8 @@ static void op_embedding(struct parity *p)
     parity_output(p, "dwpe", dwpe, p->time * c, DTYPE_F32, 1);
 }
 
-/* variant: 0 plain, 1 bias, 2 bias and GELU, 3 GELU', 4 weight gradient with bias gradient. */
+/* variant: 0 plain, 1 bias, 2 bias and GELU, 3 GELU', 4 weight gradient with bias gradient,
+ * 5 as 2, the value before GELU not kept. */
 static void op_gemm(struct parity *p)
 {
     const int64_t m = p->batch, n = p->time, k = p->channels, v = p->variant;
@@ -159,8 +160,9 @@ static void op_gemm(struct parity *p)
     float *db = parity_random(p, n, DTYPE_F32, 5, 1.0f);
     struct gemm g = {.m = m, .n = n, .k = k, .a = a, .b = b, .d = d, .dt = p->dt, .out_dt = out_dt};
     g.transpose_a = v == 4, g.accumulate = v == 4, g.transpose_b = v == 3;
-    g.bias = v == 1 || v == 2 ? parity_random(p, n, p->dt, 6, 1.0f) : NULL;
-    g.gelu_aux = v == 2 ? aux : NULL, g.dgelu_aux = v == 3 ? aux : NULL;
+    g.bias = v == 1 || v == 2 || v == 5 ? parity_random(p, n, p->dt, 6, 1.0f) : NULL;
+    g.gelu = v == 2 || v == 5, g.gelu_aux = v == 2 ? aux : NULL;
+    g.dgelu_aux = v == 3 ? aux : NULL;
     g.bias_grad = v == 4 ? db : NULL;
     p->ops->gemm(p->dev, p->s, &g);
     parity_output(p, "d", d, m * n, out_dt, 1);
@@ -183,7 +185,7 @@ static void test_others(struct device *cpu, struct device *gpu, enum dtype dt)
     for (p.variant = 0; p.variant < 4; p.variant++)
         compare(cpu, gpu, op_embedding, p, "embedding");
     p.batch = 1024, p.time = 768, p.channels = 1024; /* m, n, k: measured when met */
-    for (p.variant = 0; p.variant < 5; p.variant++)
+    for (p.variant = 0; p.variant < 6; p.variant++)
         compare(cpu, gpu, op_gemm, p, "gemm");
 }
 

@@ -8,7 +8,7 @@ struct shape {
     int64_t m, n, k;
 };
 
-enum { BIAS = 1, GELU = 2, DGELU = 4, ACCUMULATE = 8, BIAS_GRAD = 16, WIDE = 32 };
+enum { BIAS = 1, GELU = 2, DGELU = 4, ACCUMULATE = 8, BIAS_GRAD = 16, WIDE = 32, AUX = 64 };
 
 /* Fills g with data; both sides get equal copies of what is written. */
 static struct gemm make(struct shape s, bool ta, bool tb, int flags, enum dtype dt, float scale)
@@ -25,7 +25,8 @@ static struct gemm make(struct shape s, bool ta, bool tb, int flags, enum dtype 
     g.accumulate = flags & ACCUMULATE;
     if (flags & BIAS)
         g.bias = fx_narrow(fx_random(s.n, 4, scale), dt, s.n);
-    if (flags & GELU)
+    g.gelu = flags & GELU;
+    if (flags & AUX)
         g.gelu_aux = fx_narrow(fx_floats(s.m * s.n), dt, s.m * s.n);
     if (flags & DGELU)
         g.dgelu_aux = fx_narrow(fx_random(s.m * s.n, 5, 3.0f), dt, s.m * s.n);
@@ -146,7 +147,8 @@ static void rows_beside_do_not_matter(struct device *dev, enum dtype dt)
 
 static void nan_stays(struct device *dev, int64_t m)
 {
-    struct gemm g = make((struct shape){m, 40, 24}, false, false, BIAS | GELU, DTYPE_F32, 1.0f);
+    struct gemm g =
+        make((struct shape){m, 40, 24}, false, false, BIAS | GELU | AUX, DTYPE_F32, 1.0f);
     ((float *)g.a)[5] = NAN;
     dev->ops->gemm(dev, dev->compute, &g);
     for (int64_t j = 0; j < g.n; j++)
@@ -168,6 +170,8 @@ int main(void)
         CASE(NAMED("bias, accumulate"))
         all_layouts(dev, BIAS | ACCUMULATE, dt);
         CASE(NAMED("bias, GELU with its input kept"))
+        all_layouts(dev, BIAS | GELU | AUX, dt);
+        CASE(NAMED("bias, GELU"))
         all_layouts(dev, BIAS | GELU, dt);
         CASE(NAMED("GELU gradient"))
         all_layouts(dev, DGELU, dt);

@@ -36,7 +36,8 @@ enum {
     DGELU = 16,
     ACCUMULATE = 32,
     BIAS_GRAD = 64,
-    WIDE = 128
+    WIDE = 128,
+    AUX = 256,
 };
 
 static void op_gemm(struct parity *p)
@@ -59,7 +60,8 @@ static void op_gemm(struct parity *p)
         g.accumulate ? parity_random(p, g.m * g.n, out, 3, 1.0f) : parity_blank(p, g.m * g.n, out);
     if (v & BIAS)
         g.bias = parity_random(p, g.n, p->dt, 4, 1.0f);
-    if (v & GELU)
+    g.gelu = v & GELU;
+    if (v & AUX)
         g.gelu_aux = parity_blank(p, g.m * g.n, p->dt);
     if (v & DGELU)
         g.dgelu_aux = parity_random(p, g.m * g.n, p->dt, 5, 3.0f);
@@ -357,8 +359,7 @@ static void skinny_parts(struct parity *p, const struct skinny_gemm *g)
     m.d = g->residual ? value : g->y;
     m.dt = p->dt, m.out_dt = g->out_dt, m.transpose_b = g->transpose_w, m.ldd = g->ldy;
     m.bias = g->bias;
-    if (g->gelu)
-        m.gelu_aux = parity_alloc(p, (size_t)(g->rows * g->n) * width);
+    m.gelu = g->gelu;
     p->ops->gemm(p->dev, p->s, &m);
     if (g->residual) /* the sum that a layer norm leaves */
         p->ops->layernorm_forward(p->dev, p->s, value, g->y, NULL, NULL, g->residual, value,
@@ -448,17 +449,20 @@ static void op_find_nonfinite(struct parity *p)
 /* --- the walk
  * -------------------------------------------------------------------------------------- */
 
+enum { MAX_VARIANTS = 7 };
+
 struct walk {
     const char *name;
     parity_op *run;
-    int variants[6]; /* ends with -1 */
-    bool vocabulary; /* large: once per dtype is enough */
+    int variants[MAX_VARIANTS]; /* ends with -1, unless full */
+    bool vocabulary;            /* large: once per dtype is enough */
 };
 
 static const struct walk walks[] = {
     {"gemm",
      op_gemm,
-     {0, T_B, BIAS | ACCUMULATE, BIAS | GELU, T_B | DGELU, T_A | ACCUMULATE | BIAS_GRAD | WIDE},
+     {0, T_B, BIAS | ACCUMULATE, BIAS | GELU, BIAS | GELU | AUX, T_B | DGELU,
+      T_A | ACCUMULATE | BIAS_GRAD | WIDE},
      false},
     {"gemm with the vocabulary", op_gemm_vocabulary, {0, -1}, true},
     {"embed_forward", op_embed_forward, {0, 1, -1}, true},
@@ -539,7 +543,7 @@ static void compare_devices(struct device *cpu, struct device *other, const stru
         const struct shape *s = &shapes[i];
         if (w->vocabulary && i != 1 && i != 2)
             continue;
-        for (int v = 0; v < 6 && w->variants[v] >= 0; v++) {
+        for (int v = 0; v < MAX_VARIANTS && w->variants[v] >= 0; v++) {
             struct parity want = run_one(cpu, w, w->variants[v], dt, s);
             struct parity got = run_one(other, w, w->variants[v], dt, s);
             snprintf(where, sizeof where, "B=%lld T=%lld C=%lld H=%lld variant %d",

@@ -210,7 +210,7 @@ enum { EPILOGUE = 256 }; /* values converted at a time */
 
 static bool has_epilogue(const struct gemm *g)
 {
-    return g->bias || g->gelu_aux || g->dgelu_aux;
+    return g->bias || g->gelu || g->dgelu_aux;
 }
 
 /* fp32, n a multiple of VL: one pass over the values. */
@@ -224,10 +224,10 @@ static void epilogue_vectors(const struct gemm *g, float *restrict value, int64_
         vf v = vf_load(value + j);
         if (bias)
             v += vf_load(bias + j);
-        if (aux) {
+        if (aux)
             vf_store(aux + j, v);
+        if (g->gelu)
             v = vf_gelu(v);
-        }
         if (dgelu)
             v *= vf_gelu_grad(vf_load(dgelu + j));
         vf_store(value + j, v);
@@ -245,8 +245,9 @@ static void epilogue_values(const struct gemm *g, float *restrict v, int64_t row
         for (int64_t j = 0; j < n; j++)
             v[j] += bias[j];
     }
-    if (g->gelu_aux) {
+    if (g->gelu_aux)
         row_from_f32(element_mut(g->gelu_aux, aux_at, g->dt), v, g->dt, n);
+    if (g->gelu) {
         for (int64_t j = 0; j < n; j++)
             v[j] = gelu_f32(v[j]);
     }

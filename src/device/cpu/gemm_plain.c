@@ -36,8 +36,9 @@ void gemm_plain(const struct gemm *g)
             if (g->bias)
                 value += (double)load(g->bias, j, g->dt);
             float f = (float)value;
-            if (g->gelu_aux) {
+            if (g->gelu_aux)
                 row_from_f32(element_mut(g->gelu_aux, i * g->n + j, g->dt), &f, g->dt, 1);
+            if (g->gelu) {
                 double u = 0.7978845608028654 * (value + 0.044715 * value * value * value);
                 f = (float)(0.5 * value * (1.0 + tanh(u)));
             }

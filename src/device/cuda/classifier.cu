@@ -187,6 +187,24 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
+/* Maximum m and sum s of exp(x - m) of a thread's logits, with N more. A NaN stays visible. */
+template <int N> __device__ __forceinline__ void add_logits(const float (&v)[N], float &m, float &s)
+{
+    float top = m;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        top = fmaxf(top, v[i]);
+    if (top > m) {
+        s *= expf(m - top);
+        m = top;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        s += m > -INFINITY ? expf(v[i] - m) : 0.0f;
+        s = isnan(v[i]) ? v[i] : s;
+    }
+}
+
 /* Any dtype, any Vp: one block a row, read twice. logits NULL'd by grad_scale 0: losses only.
  * sign 1: losses = -log p (the classifier); sign -1: log p (token_logprobs). */
 template <typename T>
@@ -199,14 +217,18 @@ __global__ void classifier_plain(T *gradient, const T *logits, float *losses,
     const T *x = logits + row * vocab_padded;
     int target = targets[row];
     float m = -INFINITY, s = 0.0f;
-    for (int64_t c = threadIdx.x; c < vocab; c += blockDim.x) {
-        float v = to_f32(x[c]);
-        if (v > m) {
-            s *= expf(m - v);
-            m = v;
-        }
-        s += m > -INFINITY ? expf(v - m) : 0.0f;
-        s = isnan(v) ? v : s; /* a NaN stays visible */
+    constexpr int N = 8;
+    int64_t whole =
+        vocab_padded % N == 0 ? vocab / N * N : 0; /* a row is aligned as its length is */
+#pragma unroll 4
+    for (int64_t c = (int64_t)threadIdx.x * N; c < whole; c += (int64_t)blockDim.x * N) {
+        float v[N];
+        load_vec(v, x + c);
+        add_logits(v, m, s);
+    }
+    for (int64_t c = whole + threadIdx.x; c < vocab; c += blockDim.x) {
+        float v[1] = {to_f32(x[c])};
+        add_logits(v, m, s);
     }
     block_softmax(m, s, scratch);
     if (threadIdx.x == 0)

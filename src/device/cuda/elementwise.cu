@@ -135,8 +135,8 @@ __device__ __forceinline__ float gelu_derivative(float x)
 }
 
 template <typename O, typename T>
-__global__ void epilogue_kernel(O *d, const T *bias, T *gelu_aux, const T *dgelu_aux, int64_t m,
-                                int64_t n, int64_t ldd)
+__global__ void epilogue_kernel(O *d, const T *bias, bool with_gelu, T *gelu_aux,
+                                const T *dgelu_aux, int64_t m, int64_t n, int64_t ldd)
 {
     int64_t step = (int64_t)gridDim.x * THREADS;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < m * n; i += step) {
@@ -144,10 +144,10 @@ __global__ void epilogue_kernel(O *d, const T *bias, T *gelu_aux, const T *dgelu
         float x = to_f32(d[row * ldd + col]);
         if (bias)
             x += to_f32(bias[col]);
-        if (gelu_aux) {
+        if (gelu_aux)
             gelu_aux[i] = from_f32<T>(x);
+        if (with_gelu)
             x = gelu(x);
-        }
         if (dgelu_aux)
             x *= gelu_derivative(to_f32(dgelu_aux[i]));
         d[row * ldd + col] = from_f32<O>(x);
@@ -155,17 +155,17 @@ __global__ void epilogue_kernel(O *d, const T *bias, T *gelu_aux, const T *dgelu
 }
 
 extern "C" cudaError_t cuda_epilogue(cudaStream_t s, void *d, enum dtype out_dt, const void *bias,
-                                     void *gelu_aux, const void *dgelu_aux, enum dtype dt,
-                                     int64_t m, int64_t n, int64_t ldd)
+                                     bool gelu, void *gelu_aux, const void *dgelu_aux,
+                                     enum dtype dt, int64_t m, int64_t n, int64_t ldd)
 {
     dim3 grid = stride_grid(m * n, 4);
     WITH_TYPE(dt, {
         if (out_dt == DTYPE_F32)
             epilogue_kernel<float, T><<<grid, THREADS, 0, s>>>(
-                (float *)d, (const T *)bias, (T *)gelu_aux, (const T *)dgelu_aux, m, n, ldd);
+                (float *)d, (const T *)bias, gelu, (T *)gelu_aux, (const T *)dgelu_aux, m, n, ldd);
         else
-            epilogue_kernel<T, T><<<grid, THREADS, 0, s>>>((T *)d, (const T *)bias, (T *)gelu_aux,
-                                                           (const T *)dgelu_aux, m, n, ldd);
+            epilogue_kernel<T, T><<<grid, THREADS, 0, s>>>(
+                (T *)d, (const T *)bias, gelu, (T *)gelu_aux, (const T *)dgelu_aux, m, n, ldd);
     });
     return cudaGetLastError();
 }

@@ -23,7 +23,7 @@ enum { CANDIDATES = 16, RUNS = 3, FIRST_BUCKETS = 256, COLUMN_CHUNK = 16384 };
 struct gemm_key {
     int64_t m, n, k, lda, ldb, ldd;
     int32_t dt, out_dt;
-    bool transpose_a, transpose_b, accumulate, bias, gelu, dgelu, bias_grad;
+    bool transpose_a, transpose_b, accumulate, bias, gelu, gelu_aux, dgelu, bias_grad;
     uint8_t align_a, align_b, align_d;
 };
 
@@ -85,7 +85,8 @@ static struct gemm_key key_of(const struct gemm *g)
     k.ldd = g->ldd ? g->ldd : g->n;
     k.dt = g->dt, k.out_dt = g->out_dt;
     k.transpose_a = g->transpose_a, k.transpose_b = g->transpose_b, k.accumulate = g->accumulate;
-    k.bias = g->bias != NULL, k.gelu = g->gelu_aux != NULL, k.dgelu = g->dgelu_aux != NULL;
+    k.bias = g->bias != NULL, k.gelu = g->gelu, k.gelu_aux = g->gelu_aux != NULL;
+    k.dgelu = g->dgelu_aux != NULL;
     k.bias_grad = g->bias_grad != NULL;
     k.align_a = alignment_of(g->a), k.align_b = alignment_of(g->b), k.align_d = alignment_of(g->d);
     return k;
@@ -155,8 +156,10 @@ static cublasLtEpilogue_t epilogue_of(const struct gemm_key *k)
     if (k->dgelu)
         return k->bias || k->gelu || k->accumulate ? CUBLASLT_EPILOGUE_DEFAULT
                                                    : CUBLASLT_EPILOGUE_DGELU;
-    if (k->gelu)
+    if (k->gelu_aux)
         return k->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    if (k->gelu)
+        return k->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     return k->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
@@ -178,7 +181,7 @@ static cublasStatus_t make_operation(cublasLtMatmulDesc_t *op, const struct gemm
         rc = set(*op, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = set(*op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (rc == CUBLAS_STATUS_SUCCESS && (k->gelu || k->dgelu) &&
+    if (rc == CUBLAS_STATUS_SUCCESS && (k->gelu_aux || k->dgelu) &&
         epilogue != CUBLASLT_EPILOGUE_DEFAULT)
         rc = set(*op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->n, sizeof k->n);
     if (rc == CUBLAS_STATUS_SUCCESS && (k->bias || k->bias_grad)) {
@@ -249,8 +252,8 @@ static void finish(const struct gemm_call *c, bool fused)
         return;
     if (k->bias || k->gelu || k->dgelu)
         cuda_ok(c->dev, "gemm",
-                cuda_epilogue(c->s->handle, c->d, g->out_dt, g->bias, g->gelu_aux, g->dgelu_aux,
-                              g->dt, g->m, g->n, k->ldd));
+                cuda_epilogue(c->s->handle, c->d, g->out_dt, g->bias, g->gelu, g->gelu_aux,
+                              g->dgelu_aux, g->dt, g->m, g->n, k->ldd));
     for (int64_t n0 = 0; g->bias_grad && n0 < g->n; n0 += COLUMN_CHUNK) {
         const char *b = (const char *)g->b + n0 * (int64_t)dtype_bytes(g->dt);
         cuda_ok(c->dev, "gemm",

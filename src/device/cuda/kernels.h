@@ -18,9 +18,10 @@ cudaError_t cuda_accumulate(cudaStream_t s, float *dst, const void *src, enum dt
                             int64_t n, float scale);
 cudaError_t cuda_dropout(cudaStream_t s, void *dst, const void *src, int64_t batch, int64_t time,
                          int64_t channels, enum dtype dt, struct dropout dropout);
-/* The part of a product's epilogue that cuBLASLt would not fuse: value = d + bias; gelu_aux = value
- * and d = gelu(value), or d = value * gelu'(dgelu_aux). d [m,ldd] of out_dt, the rest dt, dense. */
-cudaError_t cuda_epilogue(cudaStream_t s, void *d, enum dtype out_dt, const void *bias,
+/* The part of a product's epilogue that cuBLASLt would not fuse: value = d + bias; gelu_aux (NULL
+ * for none) = value and d = gelu(value), or d = value * gelu'(dgelu_aux). d [m,ldd] of out_dt, the
+ * rest dt, dense. */
+cudaError_t cuda_epilogue(cudaStream_t s, void *d, enum dtype out_dt, const void *bias, bool gelu,
                           void *gelu_aux, const void *dgelu_aux, enum dtype dt, int64_t m,
                           int64_t n, int64_t ldd);
 cudaError_t cuda_gather_rows(cudaStream_t s, void *dst, const void *src, const int32_t *rows,
