@@ -42,6 +42,18 @@ each_model() { if [ -n "$SHARED" ]; then echo tiny deep hd64 hd112; else echo ti
     done
 }
 
+@test "ranks from RANK and from Slurm's variables, without MPI, over NCCL" {
+    export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 10000))
+    run gpu 1 tiny none.jsonl --launcher env --comm nccl
+    [ "$status" -ne 0 ]
+    [[ "$output" == *"RANK"*"is not set"* || "$output" == *"WORLD_SIZE is not set"* ]]
+    RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 gpu 1 tiny rank.jsonl --launcher env --comm nccl --train-batch-size "$(batch_of tiny)"
+    follows tiny rank.jsonl 1e-4
+    SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0 gpu 1 tiny slurm.jsonl --launcher env --comm nccl \
+        --train-batch-size "$(batch_of tiny)"
+    follows tiny slurm.jsonl 1e-4
+}
+
 @test "bf16 and fp16 stay within 2e-2 of it" {
     local name precision
     for name in $(each_model); do

@@ -160,7 +160,7 @@ int main(void)
 {
     struct device *dev = fx_open("cpu");
     const enum dtype dts[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-    static char names[21][64];
+    static char names[24][64];
     int named = 0;
     for (int i = 0; i < 3; i++) {
         const enum dtype dt = dts[i];
