@@ -177,9 +177,7 @@ void gpt2_decoder_free(struct gpt2_decoder *d)
     if (!d)
         return;
     const struct device_ops *ops = d->dev->ops;
-    struct error ignored;
-    if (d->under_way) /* in vain; what it uses is freed below */
-        (void)!ops->stream_sync(d->dev, d->pass->stream, &ignored);
+    gpt2_pass_free(d->pass); /* first: it waits for a pass that is under way */
     for (int i = 0; i < 2; i++) {
         free(d->flights[i].slot);
         free(d->flights[i].age);
@@ -193,7 +191,6 @@ void gpt2_decoder_free(struct gpt2_decoder *d)
             ops->free(d->dev, MEMORY_DEVICE, on_device[i]);
     if (d->table)
         ops->free(d->dev, MEMORY_HOST, d->table);
-    gpt2_pass_free(d->pass);
     if (d->slots)
         free(d->slots[0].window);
     free(d->slots);

@@ -88,6 +88,8 @@ void gpt2_pass_free(struct gpt2_pass *p)
     if (!p)
         return;
     const struct device_ops *ops = p->dev->ops;
+    struct error ignored;
+    (void)!ops->stream_sync(p->dev, p->stream, &ignored); /* a pass in vain uses what is freed */
     for (int i = 0; i < 2; i++)
         if (p->done[i])
             ops->event_free(p->dev, p->done[i]);

@@ -143,26 +143,19 @@ enum status gpt2_score(struct gpt2_pass *p, const struct gpt2_score_item *items,
 {
     for (int64_t i = 0; i < n; i++)
         TRY(check_item(p, &items[i], e));
-    /* A pass is queued before the results of the one before are taken. */
-    struct group groups[2] = {{0}};
-    struct gpt2_pass_io io[2];
-    int64_t done = 0;
-    bool waiting = false;
-    while (done < n || waiting) {
+    struct group g = take_group(p, items, n), next;
+    if (g.count > 0)
+        queue_group(p, &g);
+    for (; g.count > 0; g = next) {
         int side = p->side;
-        bool more = done < n;
-        if (more) {
-            groups[side] = take_group(p, items + done, n - done);
-            io[side] = p->host;
-            queue_group(p, &groups[side]);
-            done += groups[side].count;
-            gpt2_pass_turn(p);
-        }
-        if (waiting) {
-            TRY(gpt2_pass_wait(p, !side, e));
-            take_results(&io[!side], &groups[!side]);
-        }
-        waiting = more;
+        struct gpt2_pass_io io = p->host;
+        items += g.count, n -= g.count;
+        next = take_group(p, items, n);
+        gpt2_pass_turn(p);
+        if (next.count > 0) /* before this one's results are taken: the device has work meanwhile */
+            queue_group(p, &next);
+        TRY(gpt2_pass_wait(p, side, e));
+        take_results(&io, &g);
     }
     return STATUS_OK;
 }

@@ -187,24 +187,6 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* Maximum m and sum s of exp(x - m) of a thread's logits, with N more. A NaN stays visible. */
-template <int N> __device__ __forceinline__ void add_logits(const float (&v)[N], float &m, float &s)
-{
-    float top = m;
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        top = fmaxf(top, v[i]);
-    if (top > m) {
-        s *= expf(m - top);
-        m = top;
-    }
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        s += m > -INFINITY ? expf(v[i] - m) : 0.0f;
-        s = isnan(v[i]) ? v[i] : s;
-    }
-}
-
 /* Any dtype, any Vp: one block a row, read twice. logits NULL'd by grad_scale 0: losses only.
  * sign 1: losses = -log p (the classifier); sign -1: log p (token_logprobs). */
 template <typename T>
@@ -218,8 +200,8 @@ __global__ void classifier_plain(T *gradient, const T *logits, float *losses,
     int target = targets[row];
     float m = -INFINITY, s = 0.0f;
     constexpr int N = 8;
-    int64_t whole =
-        vocab_padded % N == 0 ? vocab / N * N : 0; /* a row is aligned as its length is */
+    bool aligned = vocab_padded % N == 0 && (uintptr_t)logits % 16 == 0;
+    int64_t whole = aligned ? vocab / N * N : 0;
 #pragma unroll 4
     for (int64_t c = (int64_t)threadIdx.x * N; c < whole; c += (int64_t)blockDim.x * N) {
         float v[N];

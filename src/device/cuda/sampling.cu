@@ -152,33 +152,21 @@ __device__ float scan_row(const T *x, int64_t vocab, int64_t vocab_padded, u64 *
     auto take = [&](float v, int64_t i) {
         u64 key = key_of(v, i);
         *best = key > *best ? key : *best;
-        if (v > max) {
-            sum *= expf(max - v);
-            max = v;
-        }
-        sum += expf(v - max);
     };
 #pragma unroll 2
     for (int64_t i = (int64_t)threadIdx.x * N; i < whole; i += (int64_t)THREADS * N) {
         float v[N];
         load_vec(v, x + i);
-        float top = max;
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            u64 key = key_of(v[j], i + j);
-            *best = key > *best ? key : *best;
-            top = fmaxf(top, v[j]);
-        }
-        if (top > max) {
-            sum *= expf(max - top);
-            max = top;
-        }
 #pragma unroll
         for (int j = 0; j < N; j++)
-            sum += expf(v[j] - max);
+            take(v[j], i + j);
+        add_logits(v, max, sum);
     }
-    for (int64_t i = whole + threadIdx.x; i < vocab; i += THREADS)
-        take(to_f32(x[i]), i);
+    for (int64_t i = whole + threadIdx.x; i < vocab; i += THREADS) {
+        float v[1] = {to_f32(x[i])};
+        take(v[0], i);
+        add_logits(v, max, sum);
+    }
     return sum;
 }
 

@@ -1,5 +1,5 @@
 /* vector.cuh - what the kernels share: conversions between the working dtypes and fp32, 16-byte
- * accesses, reductions over warps and blocks, GELU, and dropout masks. */
+ * accesses, reductions over warps and blocks, sums of exponentials, GELU, and dropout masks. */
 #ifndef DEVICE_CUDA_VECTOR_CUH
 #define DEVICE_CUDA_VECTOR_CUH
 
@@ -105,6 +105,24 @@ __device__ __forceinline__ float block_max(float x, float *scratch)
         scratch[threadIdx.x / 32] = x;
     __syncthreads();
     return warp_max(threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : -INFINITY);
+}
+
+/* Maximum m and sum s of exp(x - m) of a thread's logits, with N more. A NaN stays visible. */
+template <int N> __device__ __forceinline__ void add_logits(const float (&v)[N], float &m, float &s)
+{
+    float top = m;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        top = fmaxf(top, v[i]);
+    if (top > m) {
+        s *= expf(m - top);
+        m = top;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        s += m > -INFINITY ? expf(v[i] - m) : 0.0f;
+        s = isnan(v[i]) ? v[i] : s;
+    }
 }
 
 /* GELU, tanh form: x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3). */
