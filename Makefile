@@ -57,9 +57,13 @@ OBJS_cuda := $(patsubst src/%.cu,$(BUILD)/%.cu.o,$(wildcard src/device/cuda/*.cu
 	$(call lib_objs,src/device/cuda/*.c)
 OBJS_nccl := $(call lib_objs,src/comm/nccl*.c)
 NVCC_FLAGS := -std=c++17 -O3 -lineinfo -Isrc --expt-relaxed-constexpr \
-	-Xcompiler -Wall,-Wextra,$(WERROR) $(if $(WERROR),-Werror all-warnings) \
-	$(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
-	-gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS)) $(NVCCFLAGS)
+	-Xcompiler -Wall,-Wextra,$(WERROR) $(if $(WERROR),-Werror all-warnings) $(NVCCFLAGS)
+NVCC_TARGETS := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+	-gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+# wgmma is only in sm_90a, whose code runs on compute capability 9.0 and on nothing later.
+ifneq ($(filter 90,$(CUDA_ARCHS)),)
+$(BUILD)/device/cuda/%_wgmma.cu.o: NVCC_TARGETS := -gencode arch=compute_90a,code=sm_90a -DWITH_WGMMA=1
+endif
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart -lstdc++
 NCCL_LIBS := -lnccl
 $(OBJS_cpu) $(OBJS_comm) $(OBJS_cuda) $(OBJS_nccl): CFLAGS_ALL += -DWITH_CUDA=1 -isystem $(CUDA_HOME)/include
@@ -105,7 +109,7 @@ $(BUILD)/%.o: src/%.c
 	$(CC) $(CFLAGS_ALL) -c -o $@ $<
 $(BUILD)/%.cu.o: src/%.cu
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_FLAGS) -MD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(NVCC) $(NVCC_FLAGS) $(NVCC_TARGETS) -MD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 # --- tests: each tests/unit/test_NAME.c is one program that prints TAP --------------------------------
 UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))

@@ -32,7 +32,7 @@ static int cuda_count(void)
     return n;
 }
 
-static enum status check_architecture(int ordinal, int *major, struct error *e)
+static enum status check_architecture(int ordinal, int *major, int *minor, struct error *e)
 {
     struct cudaDeviceProp p;
     cudaError_t rc = cudaGetDeviceProperties(&p, ordinal);
@@ -44,6 +44,7 @@ static enum status check_architecture(int ordinal, int *major, struct error *e)
             "GPU %d (%s) has compute capability %d.%d; this program needs %d.0 or more", ordinal,
             p.name, p.major, p.minor, LEAST_MAJOR);
     *major = p.major;
+    *minor = p.minor;
     return STATUS_OK;
 }
 
@@ -65,14 +66,15 @@ static enum status cuda_open(struct device **dev, int ordinal, struct error *e)
     struct cuda_device *cuda = calloc(1, sizeof *cuda);
     enum status st = STATUS_OK;
     cudaError_t rc;
-    int major = 0;
+    int major = 0, minor = 0;
     *dev = NULL;
     if (!cuda)
         return error_memory(e, sizeof *cuda, "device cuda");
     cuda->base.ops = &cuda_device_ops;
     cuda->ordinal = ordinal;
-    TRY_OUT(check_architecture(ordinal, &major, e));
+    TRY_OUT(check_architecture(ordinal, &major, &minor, e));
     cuda->early = major >= 9;
+    cuda->wgmma = major == 9 && minor == 0;
     cuda->base.skinny_rows = major >= 9 ? SKINNY_ROWS : 0;
     rc = cudaSetDevice(ordinal);
     if (rc != cudaSuccess) {

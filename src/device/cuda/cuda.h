@@ -38,6 +38,7 @@ struct cuda_device {
     struct device base;
     int ordinal;
     bool early; /* the GPU offers programmatic dependent launch */
+    bool wgmma; /* the GPU runs code for sm_90a */
     cublasLtHandle_t blas;
     struct gemm_cache *gemms;
     struct allocation *allocations; /* live ones, for the accounts */

@@ -91,6 +91,10 @@ cudaError_t cuda_sample(cudaStream_t s, int32_t *ids, float *logprobs, const voi
 /* attention_forward.cu, attention_backward.cu: bf16 and fp16; attention_f32.cu: fp32 */
 cudaError_t cuda_attention_forward(cudaStream_t s, void *out, float *lse, const void *qkv,
                                    const struct attention *a);
+/* attention_forward_wgmma.cu: the same for compute capability 9.0 without dropout;
+ * cudaErrorNotSupported, and nothing is queued, where it was not built or the driver cannot. */
+cudaError_t cuda_attention_forward_wgmma(cudaStream_t s, void *out, float *lse, const void *qkv,
+                                         const struct attention *a);
 cudaError_t cuda_attention_forward_f32(cudaStream_t s, float *out, float *lse, const float *qkv,
                                        const struct attention *a);
 size_t cuda_attention_backward_workspace(const struct attention *a);

@@ -101,6 +101,19 @@ size_t cuda_op_layernorm_backward_workspace(int64_t rows, int64_t channels)
     return cuda_layernorm_backward_workspace(rows, channels);
 }
 
+static cudaError_t attention_forward(struct device *dev, cudaStream_t s, void *out, float *lse,
+                                     const void *qkv, const struct attention *a)
+{
+    if (a->dt == DTYPE_F32)
+        return cuda_attention_forward_f32(s, out, lse, qkv, a);
+    if (cuda_of(dev)->wgmma && !(a->dropout.p > 0.0f)) {
+        cudaError_t rc = cuda_attention_forward_wgmma(s, out, lse, qkv, a);
+        if (rc != cudaErrorNotSupported)
+            return rc;
+    }
+    return cuda_attention_forward(s, out, lse, qkv, a);
+}
+
 void cuda_op_attention_forward(struct device *dev, struct stream *s, void *out, float *lse,
                                const void *qkv, const struct attention *a)
 {
@@ -108,9 +121,7 @@ void cuda_op_attention_forward(struct device *dev, struct stream *s, void *out, 
     if (rows == 0 || !begin(dev, "attention_forward", rows) ||
         !head_dim_fits(dev, "attention_forward", a->head_dim))
         return;
-    cuda_ok(dev, "attention_forward",
-            a->dt == DTYPE_F32 ? cuda_attention_forward_f32(s->handle, out, lse, qkv, a)
-                               : cuda_attention_forward(s->handle, out, lse, qkv, a));
+    cuda_ok(dev, "attention_forward", attention_forward(dev, s->handle, out, lse, qkv, a));
 }
 
 void cuda_op_attention_backward(struct device *dev, struct stream *s, void *dqkv, const void *dout,

@@ -1,0 +1,169 @@
+/* wgmma.cuh - compute capability 9.0: the product of a warpgroup (128 threads), tiles copied from a
+ * tensor to shared memory, and the barriers that say when they have arrived. Sources: PTX ISA,
+ * "Asynchronous Warpgroup Level Matrix Instructions", "Tensors", "mbarrier".
+ *
+ * A tile is made of parts of 64 columns of 16-bit elements: a row of a part is 128 bytes, in which
+ * the 16-byte unit u of row r lies at u ^ r%8 (128-byte swizzle), so a part starts at a multiple of
+ * 1024 bytes. Accumulators lie as in m16n8k16: warp w of the warpgroup has rows 16w to 16w+15. */
+#ifndef DEVICE_CUDA_WGMMA_CUH
+#define DEVICE_CUDA_WGMMA_CUH
+
+#include "device/cuda/mma.cuh"
+#include <cuda.h>
+
+constexpr int PART = 64, PART_ROW_BYTES = 128;
+
+/* Byte offset of 16-byte unit `unit` of a row in a tile of `rows` rows. */
+__device__ __forceinline__ int swizzled(int rows, int row, int unit)
+{
+    return unit / 8 * rows * PART_ROW_BYTES + row * PART_ROW_BYTES + (unit % 8 ^ row % 8) * 16;
+}
+
+/* Describes 64 columns or more of a tile at a shared address. `part_bytes` from one part to the
+ * next counts only when the rows are what the product sums over. */
+__device__ __forceinline__ uint64_t descriptor(uint32_t address, int part_bytes)
+{
+    constexpr uint64_t swizzle_128 = (uint64_t)1 << 62, eight_rows = (uint64_t)(1024 >> 4) << 32;
+    return swizzle_128 | eight_rows | (uint64_t)(part_bytes >> 4) << 16 | address >> 4;
+}
+
+__device__ __forceinline__ void wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+/* Keeps what touches the registers of d on its side of this point. */
+template <int N> __device__ __forceinline__ void hold(float (&d)[N][4])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
+}
+/* Before the first product after other code has touched the registers of d. */
+template <int N> __device__ __forceinline__ void wgmma_fence(float (&d)[N][4])
+{
+    hold(d);
+    asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+/* Waits until at most PENDING committed groups are unfinished; d belongs to a finished one. */
+template <int PENDING, int N> __device__ __forceinline__ void wgmma_wait(float (&d)[N][4])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(PENDING) : "memory");
+    hold(d);
+}
+
+#define WGMMA_D4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define WGMMA_D64                                                                              \
+    WGMMA_D4(0), WGMMA_D4(1), WGMMA_D4(2), WGMMA_D4(3), WGMMA_D4(4), WGMMA_D4(5), WGMMA_D4(6), \
+        WGMMA_D4(7)
+#define WGMMA_D80 WGMMA_D64, WGMMA_D4(8), WGMMA_D4(9)
+#define WGMMA_D96 WGMMA_D80, WGMMA_D4(10), WGMMA_D4(11)
+#define WGMMA_D112 WGMMA_D96, WGMMA_D4(12), WGMMA_D4(13)
+#define WGMMA_D128 WGMMA_D112, WGMMA_D4(14), WGMMA_D4(15)
+#define WGMMA_R64                                                                                \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
+    "%25,%26,%27,%28,%29,%30,%31"
+#define WGMMA_R80 WGMMA_R64 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define WGMMA_R96 WGMMA_R80 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define WGMMA_R112 WGMMA_R96 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define WGMMA_R128 WGMMA_R112 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA_A "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+/* The predicate is whether to add to d. `inputs` numbers the operands behind d. */
+#define WGMMA(N, TYPE, predicate, inputs, ...)                                                   \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " predicate ", 0;\n"                      \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" WGMMA_R##N \
+                 "}, " inputs ";\n}\n"                                                           \
+                 : WGMMA_D##N                                                                    \
+                 : __VA_ARGS__, "r"((int)add))
+#define WGMMA_OF(N, predicate, inputs, ...)                   \
+    do {                                                      \
+        if constexpr (std::is_same_v<T, __nv_bfloat16>)       \
+            WGMMA(N, "bf16", predicate, inputs, __VA_ARGS__); \
+        else                                                  \
+            WGMMA(N, "f16", predicate, inputs, __VA_ARGS__);  \
+    } while (0)
+
+/* d[64,N] (+)= a[64,16] b[16,N], both in shared memory, a stored [m][k] and b stored [n][k]. */
+template <typename T, int J>
+__device__ __forceinline__ void wgmma(float (&d)[J][4], uint64_t a, uint64_t b, bool add)
+{
+    static_assert(J == 8 || J == 12 || J == 16);
+    if constexpr (J == 8)
+        WGMMA_OF(64, "%34", "%32, %33, add, 1, 1, 0, 0", "l"(a), "l"(b));
+    else if constexpr (J == 12)
+        WGMMA_OF(96, "%50", "%48, %49, add, 1, 1, 0, 0", "l"(a), "l"(b));
+    else
+        WGMMA_OF(128, "%66", "%64, %65, add, 1, 1, 0, 0", "l"(a), "l"(b));
+}
+/* The same with a in registers, as the accumulators of an earlier product would lie. */
+template <typename T, int J>
+__device__ __forceinline__ void wgmma(float (&d)[J][4], const uint32_t (&a)[4], uint64_t b,
+                                      bool add)
+{
+    static_assert(J == 8 || J == 16);
+    if constexpr (J == 8)
+        WGMMA_OF(64, "%37", "{%32,%33,%34,%35}, %36, add, 1, 1, 0", WGMMA_A, "l"(b));
+    else
+        WGMMA_OF(128, "%69", "{%64,%65,%66,%67}, %68, add, 1, 1, 0", WGMMA_A, "l"(b));
+}
+/* The same with b stored [k][n]. */
+template <typename T, int J>
+__device__ __forceinline__ void wgmma_transposed(float (&d)[J][4], const uint32_t (&a)[4],
+                                                 uint64_t b, bool add)
+{
+    static_assert(J % 2 == 0 && J >= 8 && J <= 16);
+    if constexpr (J == 8)
+        WGMMA_OF(64, "%37", "{%32,%33,%34,%35}, %36, add, 1, 1, 1", WGMMA_A, "l"(b));
+    else if constexpr (J == 10)
+        WGMMA_OF(80, "%45", "{%40,%41,%42,%43}, %44, add, 1, 1, 1", WGMMA_A, "l"(b));
+    else if constexpr (J == 12)
+        WGMMA_OF(96, "%53", "{%48,%49,%50,%51}, %52, add, 1, 1, 1", WGMMA_A, "l"(b));
+    else if constexpr (J == 14)
+        WGMMA_OF(112, "%61", "{%56,%57,%58,%59}, %60, add, 1, 1, 1", WGMMA_A, "l"(b));
+    else
+        WGMMA_OF(128, "%69", "{%64,%65,%66,%67}, %68, add, 1, 1, 1", WGMMA_A, "l"(b));
+}
+
+/* A barrier completes a phase when `count` arrivals and all announced bytes are in. */
+__device__ __forceinline__ void barrier_init(uint64_t *barrier, int count)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(shared_address(barrier)), "r"(count)
+                 : "memory");
+}
+/* Makes barriers just initialised visible to copies; other threads need __syncthreads too. */
+__device__ __forceinline__ void barrier_init_done()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
+{
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];\n" ::"r"(shared_address(barrier)) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t *barrier, int bytes)
+{
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;\n" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
+}
+/* Waits for the end of phase 0, 1, 2...; at most one phase behind the barrier. */
+__device__ __forceinline__ void barrier_wait(uint64_t *barrier, int phase)
+{
+    asm volatile("{\n.reg .pred done;\nagain:\n"
+                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n}\n" ::"r"(shared_address(barrier)),
+                 "r"(phase & 1)
+                 : "memory");
+}
+
+/* One box of a tensor of four dimensions to shared memory; arrives at the barrier as bytes.
+ * Elements outside of the tensor become 0. */
+__device__ __forceinline__ void copy_box(void *shared, const CUtensorMap *map, int c0, int c1,
+                                         int c2, int c3, uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];\n" ::"r"(shared_address(shared)),
+                 "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(barrier))
+                 : "memory");
+}
+
+#endif
