@@ -10,34 +10,33 @@
 namespace
 {
 constexpr int GROUP = 128, ROWS = 64; /* threads and queries of a warpgroup */
+constexpr int KEYS = 64, STAGES = 4;  /* of a tile; tiles of keys and of values in flight */
 
-/* How a head dimension is cut: GROUPS warpgroups a block, KEYS keys a tile, STAGES tiles of keys
- * and values in flight, queries in registers or shared memory, BLOCKS a multiprocessor. */
-template <int GROUPS_, int KEYS_, int STAGES_, bool Q_REGISTERS_, int BLOCKS_> struct cut {
-    static constexpr int GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_, BLOCKS = BLOCKS_;
+/* How a head dimension is cut: GROUPS warpgroups a block, BLOCKS blocks a multiprocessor, and
+ * whether queries stay in registers. */
+template <int GROUPS_, int BLOCKS_, bool Q_REGISTERS_> struct cut {
+    static constexpr int GROUPS = GROUPS_, BLOCKS = BLOCKS_, QUERIES = GROUPS * ROWS;
     static constexpr bool Q_REGISTERS = Q_REGISTERS_;
-    static constexpr int QUERIES = GROUPS * ROWS, BOX = KEYS % 64 ? 32 : 64;
+    static_assert(GROUPS <= STAGES && KEYS == ROWS); /* see the loader; one box for all tiles */
 };
 
 template <int DP, typename CUT> struct shared_tiles {
     static constexpr int PARTS = (DP + PART - 1) / PART;
     static constexpr int Q_BYTES = ROWS * PARTS * PART_ROW_BYTES,
-                         TILE_BYTES = CUT::KEYS * PARTS * PART_ROW_BYTES;
-    unsigned char q[CUT::GROUPS][Q_BYTES], k[CUT::STAGES][TILE_BYTES], v[CUT::STAGES][TILE_BYTES];
-    uint64_t q_here, k_here[CUT::STAGES], v_here[CUT::STAGES], unused[CUT::STAGES];
+                         TILE_BYTES = KEYS * PARTS * PART_ROW_BYTES;
+    unsigned char q[CUT::GROUPS][Q_BYTES], k[STAGES][TILE_BYTES], v[STAGES][TILE_BYTES];
+    uint64_t q_here, k_here[STAGES], v_here[STAGES], unused[STAGES];
 };
 
 /* Rows row0 on of q, k or v (plane 0, 1, 2) of one head to a tile. */
-template <int TILE_ROWS, int PARTS, int BOX>
+template <int TILE_ROWS, int PARTS>
 __device__ __forceinline__ void copy_tile(unsigned char *tile, const CUtensorMap *map, int plane,
                                           int row0, int h, int b, int heads, uint64_t *barrier)
 {
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
-#pragma unroll
-        for (int r = 0; r < TILE_ROWS; r += BOX)
-            copy_box(tile + (part * TILE_ROWS + r) * PART_ROW_BYTES, map, part * PART,
-                     plane * heads + h, row0 + r, b, barrier);
+        copy_box(tile + part * TILE_ROWS * PART_ROW_BYTES, map, part * PART, plane * heads + h,
+                 row0, b, barrier);
 }
 
 /* s = -infinity where the key comes after the query; row is of the thread's upper row. */
@@ -81,15 +80,15 @@ __device__ __forceinline__ void softmax(float (&s)[J][4], float (&top)[2], float
 }
 
 /* One block: QUERIES queries of one (sample, head), 64 a warpgroup, which has no other work and
- * reads tiles of keys at its own pace. Grid: B*H*ceil(T/QUERIES), the longest rows of a head first.
- * `map` is qkv as [B][T][3H][D]; out [B,T,H,D], lse [B,H,T] fp32 out. Rows past T and columns past
- * D arrive as zeros. Accumulators fp32; deterministic. */
+ * reads tiles of keys at its own pace. Grid: B*H*ceil(T/QUERIES); of every `section` heads the
+ * longest rows first, so that the last blocks are short. `map` is qkv as [B][T][3H][D]; out
+ * [B,T,H,D], lse [B,H,T] fp32 out. Rows past T and columns past D arrive as zeros. Accumulators
+ * fp32; deterministic. */
 template <typename T, int DP, typename CUT>
 __global__ void __launch_bounds__(CUT::GROUPS *GROUP, CUT::BLOCKS)
     attention_forward_wgmma_kernel(T *out, float *lse, const __grid_constant__ CUtensorMap map,
-                                   attention_args a)
+                                   attention_args a, int section)
 {
-    constexpr int KEYS = CUT::KEYS, STAGES = CUT::STAGES;
     using tiles = shared_tiles<DP, CUT>;
     constexpr int PARTS = tiles::PARTS;
     extern __shared__ __align__(1024) unsigned char shared_bytes[];
@@ -97,22 +96,24 @@ __global__ void __launch_bounds__(CUT::GROUPS *GROUP, CUT::BLOCKS)
     int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0);
     int lane = threadIdx.x % 32, warp_row = threadIdx.x % GROUP / 32 * 16;
     int blocks_per_head = (int)((a.time + CUT::QUERIES - 1) / CUT::QUERIES);
-    int bh = blockIdx.x / blocks_per_head, heads = (int)a.heads, b = bh / heads, h = bh % heads;
-    int q0 = (blocks_per_head - 1 - (int)(blockIdx.x % blocks_per_head)) * CUT::QUERIES;
+    int heads = (int)a.heads, first = blockIdx.x / blocks_per_head / section * section;
+    int count = min(section, (int)a.batch * heads - first); /* the last section may be smaller */
+    int in_section = blockIdx.x - first * blocks_per_head;
+    int bh = first + in_section % count, b = bh / heads, h = bh % heads;
+    int q0 = (blocks_per_head - 1 - in_section / count) * CUT::QUERIES;
     int time = (int)a.time, group_row = q0 + group * ROWS;
     int tile_count = (min(q0 + CUT::QUERIES, time) + KEYS - 1) / KEYS;
     int own_count = (min(group_row + ROWS, time) + KEYS - 1) / KEYS;
     /* One thread of the last warpgroup, which needs every tile, starts all copies. */
     bool loader = threadIdx.x == (CUT::GROUPS - 1) * GROUP;
 
-    auto load = [&](int tile) {
-        int stage = tile % STAGES;
+    auto load = [&](int tile, int stage) {
         barrier_expect(&shared.k_here[stage], tiles::TILE_BYTES);
-        copy_tile<KEYS, PARTS, CUT::BOX>(shared.k[stage], &map, 1, tile * KEYS, h, b, heads,
-                                         &shared.k_here[stage]);
+        copy_tile<KEYS, PARTS>(shared.k[stage], &map, 1, tile * KEYS, h, b, heads,
+                               &shared.k_here[stage]);
         barrier_expect(&shared.v_here[stage], tiles::TILE_BYTES);
-        copy_tile<KEYS, PARTS, CUT::BOX>(shared.v[stage], &map, 2, tile * KEYS, h, b, heads,
-                                         &shared.v_here[stage]);
+        copy_tile<KEYS, PARTS>(shared.v[stage], &map, 2, tile * KEYS, h, b, heads,
+                               &shared.v_here[stage]);
     };
     if (loader) {
         barrier_init(&shared.q_here, 1);
@@ -124,10 +125,10 @@ __global__ void __launch_bounds__(CUT::GROUPS *GROUP, CUT::BLOCKS)
         barrier_init_done();
         barrier_expect(&shared.q_here, CUT::GROUPS * tiles::Q_BYTES);
         for (int g = 0; g < CUT::GROUPS; g++)
-            copy_tile<ROWS, PARTS, CUT::BOX>(shared.q[g], &map, 0, q0 + g * ROWS, h, b, heads,
-                                             &shared.q_here);
+            copy_tile<ROWS, PARTS>(shared.q[g], &map, 0, q0 + g * ROWS, h, b, heads,
+                                   &shared.q_here);
         for (int i = 0; i < STAGES && i < tile_count; i++)
-            load(i);
+            load(i, i);
     }
     __syncthreads();
     barrier_wait(&shared.q_here, 0);
@@ -144,41 +145,32 @@ __global__ void __launch_bounds__(CUT::GROUPS *GROUP, CUT::BLOCKS)
     uint32_t p[KEYS / 16][4];
     top[0] = top[1] = -INFINITY;
 
-    auto scores =
-        [&](int tile) { /* s = q k^T */
-                        uint32_t k = shared_address(shared.k[tile % STAGES]),
-                                 queries = shared_address(q);
-                        barrier_wait(&shared.k_here[tile % STAGES], tile / STAGES);
-                        wgmma_fence(s);
+    /* s = q k^T and o += p v, both left under way. */
+    auto scores = [&](int stage, int phase) {
+        uint32_t queries = shared_address(q), keys = shared_address(shared.k[stage]);
+        barrier_wait(&shared.k_here[stage], phase);
+        wgmma_fence(s);
 #pragma unroll
-                        for (int d = 0; d < DP; d += 16) {
-                            int in_part = d % PART * 2;
-                            uint64_t keys =
-                                descriptor(k + d / PART * KEYS * PART_ROW_BYTES + in_part, 0);
-                            if constexpr (CUT::Q_REGISTERS)
-                                wgmma<T>(s, q_fragments[d / 16], keys, d > 0);
-                            else
-                                wgmma<T>(
-                                    s,
-                                    descriptor(queries + d / PART * ROWS * PART_ROW_BYTES + in_part,
-                                               0),
-                                    keys, d > 0);
-                        }
-                        wgmma_commit();
-        };
-    auto add_values =
-        [&](int tile) { /* o += p v */
-                        uint32_t v = shared_address(shared.v[tile % STAGES]);
-                        barrier_wait(&shared.v_here[tile % STAGES], tile / STAGES);
-                        wgmma_fence(o);
+        for (int d = 0; d < DP; d += 16) {
+            int part = d / PART * PART_ROW_BYTES, in_part = d % PART * 2;
+            uint64_t k = descriptor(keys + part * KEYS + in_part, 0);
+            if constexpr (CUT::Q_REGISTERS)
+                wgmma<T>(s, q_fragments[d / 16], k, d > 0);
+            else
+                wgmma<T>(s, descriptor(queries + part * ROWS + in_part, 0), k, d > 0);
+        }
+        wgmma_commit();
+    };
+    auto add_values = [&](int stage, int phase) {
+        uint32_t values = shared_address(shared.v[stage]);
+        barrier_wait(&shared.v_here[stage], phase);
+        wgmma_fence(o);
 #pragma unroll
-                        for (int t = 0; t < KEYS / 16; t++)
-                            wgmma_transposed<T>(
-                                o, p[t],
-                                descriptor(v + t * 16 * PART_ROW_BYTES, KEYS * PART_ROW_BYTES),
-                                true);
-                        wgmma_commit();
-        };
+        for (int t = 0; t < KEYS / 16; t++)
+            wgmma_transposed<T>(
+                o, p[t], descriptor(values + t * 16 * PART_ROW_BYTES, KEYS * PART_ROW_BYTES));
+        wgmma_commit();
+    };
     auto probabilities = [&](int tile) {
         int row = group_row + warp_row;
         if ((tile + 1) * KEYS - 1 > row)
@@ -191,32 +183,38 @@ __global__ void __launch_bounds__(CUT::GROUPS *GROUP, CUT::BLOCKS)
             accumulator_to_a<T>(p[t], s[2 * t], s[2 * t + 1]);
     };
 
-    scores(0);
+    scores(0, 0);
     wgmma_wait<0>(s);
     probabilities(0);
     pack_probabilities();
-    for (int tile = 1; tile < own_count; tile++) {
-        scores(tile);
-        add_values(tile - 1);
-        wgmma_wait<1>(s);
-        probabilities(tile); /* while the tensor cores add the values of the tile before */
-        wgmma_wait<0>(o);
-        if (lane == 0)
-            barrier_arrive(&shared.unused[(tile - 1) % STAGES]);
-        /* One tile later than could be, so that the loader seldom waits for a warpgroup. */
-        int last = tile - 2;
-        if (loader && last >= 0 && last + STAGES < tile_count) {
-            barrier_wait(&shared.unused[last % STAGES], last / STAGES);
-            load(last + STAGES);
+    int tile = 1;
+    /* A turn is one use of every stage, so that a stage's addresses are known when compiling. */
+    for (int turn = 0; tile < own_count; turn++) {
+#pragma unroll
+        for (int i = 1; i <= STAGES && tile < own_count; i++, tile++) {
+            scores(i % STAGES, turn + i / STAGES);
+            add_values(i - 1, turn);
+            wgmma_wait<1>(s);
+            probabilities(tile); /* while the tensor cores add the values of the tile before */
+            wgmma_wait<0>(o);
+            if (lane == 0)
+                barrier_arrive(&shared.unused[i - 1]);
+            /* One tile later than could be, so that the loader seldom waits for a warpgroup. */
+            int last = (i + STAGES - 2) % STAGES;
+            if (loader && tile >= 2 && tile - 2 + STAGES < tile_count) {
+                barrier_wait(&shared.unused[last], turn - (i == 1));
+                load(tile - 2 + STAGES, last);
+            }
+            if (__any_sync(0xffffffffu, old[0] < 1.0f || old[1] < 1.0f))
+#pragma unroll
+                for (int n = 0; n < DP / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        o[n][e] *= old[e / 2];
+            pack_probabilities();
         }
-#pragma unroll
-        for (int n = 0; n < DP / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                o[n][e] *= old[e / 2];
-        pack_probabilities();
     }
-    add_values(own_count - 1);
+    add_values((tile - 1) % STAGES, (tile - 1) / STAGES);
     wgmma_wait<0>(o);
 
     /* The warpgroup's queries are no longer read: gather the output there for 16-byte stores. */
@@ -264,16 +262,16 @@ decltype(&cuTensorMapEncodeTiled) find_encode()
                : NULL;
 }
 
-/* qkv as [B][T][3H][D], copied in boxes of `rows` rows and 64 columns of one plane and head. */
+/* qkv as [B][T][3H][D], copied in boxes of a tile's rows and 64 columns of one plane and head. */
 template <typename T>
-cudaError_t describe(CUtensorMap *map, const void *qkv, const attention_args &a, int rows)
+cudaError_t describe(CUtensorMap *map, const void *qkv, const attention_args &a)
 {
     static const auto encode = find_encode();
     const cuuint64_t width = (cuuint64_t)(a.head_dim * (int64_t)sizeof(T)),
                      planes = (cuuint64_t)(3 * a.heads), time = (cuuint64_t)a.time;
     const cuuint64_t dims[] = {(cuuint64_t)a.head_dim, planes, time, (cuuint64_t)a.batch};
     const cuuint64_t strides[] = {width, width * planes, width * planes * time};
-    const cuuint32_t box[] = {PART, 1, (cuuint32_t)rows, 1}, steps[] = {1, 1, 1, 1};
+    const cuuint32_t box[] = {PART, 1, KEYS, 1}, steps[] = {1, 1, 1, 1};
     if (!encode)
         return cudaErrorNotSupported;
     CUresult rc = encode(map,
@@ -291,19 +289,22 @@ cudaError_t launch(cudaStream_t s, void *out, float *lse, const void *qkv, const
     constexpr int shared = (int)sizeof(shared_tiles<DP, CUT>);
     auto kernel = attention_forward_wgmma_kernel<T, DP, CUT>;
     CUtensorMap map;
-    cudaError_t e = describe<T>(&map, qkv, a, CUT::BOX);
+    cudaError_t e = describe<T>(&map, qkv, a);
     if (e)
         return e;
     e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     if (e)
         return e;
     int64_t blocks = a.batch * a.heads * ((a.time + CUT::QUERIES - 1) / CUT::QUERIES);
-    kernel<<<dim3((unsigned)blocks), CUT::GROUPS * GROUP, shared, s>>>((T *)out, lse, map, a);
+    /* The keys and values of a section stay in the L2 cache. */
+    int64_t section = max((int64_t)1, (16 << 20) / (4 * a.time * a.head_dim));
+    kernel<<<dim3((unsigned)blocks), CUT::GROUPS * GROUP, shared, s>>>((T *)out, lse, map, a,
+                                                                       (int)section);
     return cudaGetLastError();
 }
 
-using narrow = cut<2, 64, 4, true, 2>;
-using wide = cut<3, 64, 4, false, 1>;
+using narrow = cut<2, 2, true>;
+using wide = cut<3, 1, false>;
 
 template <typename T>
 cudaError_t launch_padded(cudaStream_t s, void *out, float *lse, const void *qkv,

@@ -10,6 +10,7 @@
 
 #include "device/cuda/mma.cuh"
 #include <cuda.h>
+#include <type_traits>
 
 constexpr int PART = 64, PART_ROW_BYTES = 128;
 
@@ -67,7 +68,7 @@ template <int PENDING, int N> __device__ __forceinline__ void wgmma_wait(float (
 #define WGMMA_R112 WGMMA_R96 ",%48,%49,%50,%51,%52,%53,%54,%55"
 #define WGMMA_R128 WGMMA_R112 ",%56,%57,%58,%59,%60,%61,%62,%63"
 #define WGMMA_A "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-/* The predicate is whether to add to d. `inputs` numbers the operands behind d. */
+/* `inputs` numbers the operands behind d; the predicate is whether to add to it. */
 #define WGMMA(N, TYPE, predicate, inputs, ...)                                                   \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " predicate ", 0;\n"                      \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" WGMMA_R##N \
@@ -82,34 +83,26 @@ template <int PENDING, int N> __device__ __forceinline__ void wgmma_wait(float (
             WGMMA(N, "f16", predicate, inputs, __VA_ARGS__);  \
     } while (0)
 
-/* d[64,N] (+)= a[64,16] b[16,N], both in shared memory, a stored [m][k] and b stored [n][k]. */
-template <typename T, int J>
-__device__ __forceinline__ void wgmma(float (&d)[J][4], uint64_t a, uint64_t b, bool add)
+/* d[64,64] = a[64,16] b[16,64], or += when `add`; both in shared memory, a stored [m][k] and b
+ * stored [n][k]. */
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[8][4], uint64_t a, uint64_t b, bool add)
 {
-    static_assert(J == 8 || J == 12 || J == 16);
-    if constexpr (J == 8)
-        WGMMA_OF(64, "%34", "%32, %33, add, 1, 1, 0, 0", "l"(a), "l"(b));
-    else if constexpr (J == 12)
-        WGMMA_OF(96, "%50", "%48, %49, add, 1, 1, 0, 0", "l"(a), "l"(b));
-    else
-        WGMMA_OF(128, "%66", "%64, %65, add, 1, 1, 0, 0", "l"(a), "l"(b));
+    WGMMA_OF(64, "%34", "%32, %33, add, 1, 1, 0, 0", "l"(a), "l"(b));
 }
 /* The same with a in registers, as the accumulators of an earlier product would lie. */
-template <typename T, int J>
-__device__ __forceinline__ void wgmma(float (&d)[J][4], const uint32_t (&a)[4], uint64_t b,
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b,
                                       bool add)
 {
-    static_assert(J == 8 || J == 16);
-    if constexpr (J == 8)
-        WGMMA_OF(64, "%37", "{%32,%33,%34,%35}, %36, add, 1, 1, 0", WGMMA_A, "l"(b));
-    else
-        WGMMA_OF(128, "%69", "{%64,%65,%66,%67}, %68, add, 1, 1, 0", WGMMA_A, "l"(b));
+    WGMMA_OF(64, "%37", "{%32,%33,%34,%35}, %36, add, 1, 1, 0", WGMMA_A, "l"(b));
 }
-/* The same with b stored [k][n]. */
+/* d[64,8J] += a[64,16] b[16,8J], a in registers and b stored [k][n]. */
 template <typename T, int J>
 __device__ __forceinline__ void wgmma_transposed(float (&d)[J][4], const uint32_t (&a)[4],
-                                                 uint64_t b, bool add)
+                                                 uint64_t b)
 {
+    constexpr bool add = true;
     static_assert(J % 2 == 0 && J >= 8 && J <= 16);
     if constexpr (J == 8)
         WGMMA_OF(64, "%37", "{%32,%33,%34,%35}, %36, add, 1, 1, 1", WGMMA_A, "l"(b));
