@@ -296,8 +296,11 @@ cudaError_t launch(cudaStream_t s, void *out, float *lse, const void *qkv, const
     if (e)
         return e;
     int64_t blocks = a.batch * a.heads * ((a.time + CUT::QUERIES - 1) / CUT::QUERIES);
-    /* The keys and values of a section stay in the L2 cache. */
-    int64_t section = max((int64_t)1, (16 << 20) / (4 * a.time * a.head_dim));
+    /* The keys and values of a section stay in the L2 cache. Sections are even: the last one keeps
+     * the GPU busy to the end. */
+    int64_t heads = a.batch * a.heads;
+    int64_t most = max((int64_t)1, (16 << 20) / (4 * a.time * a.head_dim));
+    int64_t sections = (heads + most - 1) / most, section = (heads + sections - 1) / sections;
     kernel<<<dim3((unsigned)blocks), CUT::GROUPS * GROUP, shared, s>>>((T *)out, lse, map, a,
                                                                        (int)section);
     return cudaGetLastError();
