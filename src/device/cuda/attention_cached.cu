@@ -2,10 +2,10 @@
  * cache once. Many rows: a warp a head. Few: long contexts are cut into splits that fill the device
  * (Flash-Decoding), the block that finishes last merges them in order.
  * CPU twins: kv_append, attention_cached in src/device/cpu. Test: tests/unit/test_parity.c. */
+#include "device/cuda/attention_state.cuh"
 #include "device/cuda/early.cuh"
 #include "device/cuda/kernels.h"
 #include "device/cuda/queue.cuh"
-#include "device/cuda/vector.cuh"
 
 namespace
 {
@@ -34,23 +34,6 @@ __global__ void append_kernel(kv_cache kv, const T *qkv, const int32_t *sequence
         *(vec<T, 8> *)((T *)kv.values + to + c) = *(const vec<T, 8> *)(from + width + c);
     }
 }
-
-/* Softmax state of some keys: maximum (base 2), sum, and this lane's 8 channels of the output. */
-struct state {
-    float top, total, o[8];
-    __device__ __forceinline__ void merge(float top2, float total2, const float (&o2)[8])
-    {
-        float m = fmaxf(top, top2);
-        if (m == -INFINITY)
-            return;
-        float f = exp2f(top - m), f2 = exp2f(top2 - m);
-        total = total * f + total2 * f2;
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            o[i] = o[i] * f + o2[i] * f2;
-        top = m;
-    }
-};
 
 template <typename T> struct arguments {
     T *out;
@@ -136,7 +119,7 @@ __global__ void __launch_bounds__(WARPS * 32, TEAM == 1 ? 6 : 1) cached_kernel(a
     for (int i = 0; i < DEPTH; i++)
         push_next();
     float query[8] = {};
-    state st = {-INFINITY, 0.0f, {}};
+    attention_state st;
     if (mine)
         load_vec(query, own);
     for (; key - group < last; key += STRIDE * BATCH) { /* as often in all lanes of a warp */
@@ -149,7 +132,7 @@ __global__ void __launch_bounds__(WARPS * 32, TEAM == 1 ? 6 : 1) cached_kernel(a
                 vec<T, 8> half[2];
             } u;
             int at = key + b * STRIDE;
-            float dot = 0.0f;
+            vec<T, 8> own_key = {};
             q.pop(u.entry);
             push_next();
             if (mine && at < last) {
@@ -158,46 +141,21 @@ __global__ void __launch_bounds__(WARPS * 32, TEAM == 1 ? 6 : 1) cached_kernel(a
                     *(vec<T, 8> *)((T *)a.kv.keys + to) = u.half[0];
                     *(vec<T, 8> *)((T *)a.kv.values + to) = u.half[1];
                 }
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    dot += query[i] * to_f32(u.half[0].v[i]);
+                own_key = u.half[0];
                 values[b] = u.half[1];
             } else {
                 values[b] = {};
             }
-#pragma unroll
-            for (int o = 1; o < LANES; o <<= 1)
-                dot += __shfl_xor_sync(0xffffffffu, dot, o);
+            float dot = attention_dot<LANES>(query, own_key);
             s[b] = at < last ? dot * a.scale_log2 : -INFINITY;
             top = fmaxf(top, s[b]);
         }
         if (top == -INFINITY)
             continue; /* this group has no key; the shuffles are behind us */
-        float f = exp2f(st.top - top);
-        st.total *= f;
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            st.o[i] *= f;
-#pragma unroll
-        for (int b = 0; b < BATCH; b++) {
-            float p = exp2f(s[b] - top);
-            st.total += p;
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                st.o[i] += p * to_f32(values[b].v[i]);
-        }
-        st.top = top;
+        st.add(s, values, top);
     }
     __syncwarp();
-#pragma unroll
-    for (int o = LANES; o < 32; o <<= 1) {
-        float top2 = __shfl_xor_sync(0xffffffffu, st.top, o), o2[8];
-        float total2 = __shfl_xor_sync(0xffffffffu, st.total, o);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            o2[i] = __shfl_xor_sync(0xffffffffu, st.o[i], o);
-        st.merge(top2, total2, o2);
-    }
+    st.merge_groups<LANES>();
     if (TEAM > 1) {
         if (group == 0) {
 #pragma unroll

@@ -31,7 +31,7 @@ template <int DP, typename CUT> struct shared_tiles {
 /* Rows row0 on of q, k or v (plane 0, 1, 2) of one head to a tile. */
 template <int TILE_ROWS, int PARTS>
 __device__ __forceinline__ void copy_tile(unsigned char *tile, const CUtensorMap *map, int plane,
-                                          int row0, int h, int b, int heads, uint64_t *barrier)
+                                          int row0, int h, int b, int heads, uint32_t barrier)
 {
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
@@ -108,30 +108,30 @@ __global__ void __launch_bounds__(CUT::GROUPS *GROUP, CUT::BLOCKS)
     bool loader = threadIdx.x == (CUT::GROUPS - 1) * GROUP;
 
     auto load = [&](int tile, int stage) {
-        barrier_expect(&shared.k_here[stage], tiles::TILE_BYTES);
+        barrier_expect(shared_address(&shared.k_here[stage]), tiles::TILE_BYTES);
         copy_tile<KEYS, PARTS>(shared.k[stage], &map, 1, tile * KEYS, h, b, heads,
-                               &shared.k_here[stage]);
-        barrier_expect(&shared.v_here[stage], tiles::TILE_BYTES);
+                               shared_address(&shared.k_here[stage]));
+        barrier_expect(shared_address(&shared.v_here[stage]), tiles::TILE_BYTES);
         copy_tile<KEYS, PARTS>(shared.v[stage], &map, 2, tile * KEYS, h, b, heads,
-                               &shared.v_here[stage]);
+                               shared_address(&shared.v_here[stage]));
     };
     if (loader) {
-        barrier_init(&shared.q_here, 1);
+        barrier_init(shared_address(&shared.q_here), 1);
         for (int i = 0; i < STAGES; i++) {
-            barrier_init(&shared.k_here[i], 1);
-            barrier_init(&shared.v_here[i], 1);
-            barrier_init(&shared.unused[i], CUT::GROUPS * GROUP / 32);
+            barrier_init(shared_address(&shared.k_here[i]), 1);
+            barrier_init(shared_address(&shared.v_here[i]), 1);
+            barrier_init(shared_address(&shared.unused[i]), CUT::GROUPS * GROUP / 32);
         }
         barrier_init_done();
-        barrier_expect(&shared.q_here, CUT::GROUPS * tiles::Q_BYTES);
+        barrier_expect(shared_address(&shared.q_here), CUT::GROUPS * tiles::Q_BYTES);
         for (int g = 0; g < CUT::GROUPS; g++)
             copy_tile<ROWS, PARTS>(shared.q[g], &map, 0, q0 + g * ROWS, h, b, heads,
-                                   &shared.q_here);
+                                   shared_address(&shared.q_here));
         for (int i = 0; i < STAGES && i < tile_count; i++)
             load(i, i);
     }
     __syncthreads();
-    barrier_wait(&shared.q_here, 0);
+    barrier_wait(shared_address(&shared.q_here), 0);
 
     unsigned char *q = shared.q[group];
     uint32_t q_fragments[CUT::Q_REGISTERS ? DP / 16 : 1][4];
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(CUT::GROUPS *GROUP, CUT::BLOCKS)
     /* s = q k^T and o += p v, both left under way. */
     auto scores = [&](int stage, int phase) {
         uint32_t queries = shared_address(q), keys = shared_address(shared.k[stage]);
-        barrier_wait(&shared.k_here[stage], phase);
+        barrier_wait(shared_address(&shared.k_here[stage]), phase);
         wgmma_fence(s);
 #pragma unroll
         for (int d = 0; d < DP; d += 16) {
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(CUT::GROUPS *GROUP, CUT::BLOCKS)
     };
     auto add_values = [&](int stage, int phase) {
         uint32_t values = shared_address(shared.v[stage]);
-        barrier_wait(&shared.v_here[stage], phase);
+        barrier_wait(shared_address(&shared.v_here[stage]), phase);
         wgmma_fence(o);
 #pragma unroll
         for (int t = 0; t < KEYS / 16; t++)
@@ -198,11 +198,11 @@ __global__ void __launch_bounds__(CUT::GROUPS *GROUP, CUT::BLOCKS)
             probabilities(tile); /* while the tensor cores add the values of the tile before */
             wgmma_wait<0>(o);
             if (lane == 0)
-                barrier_arrive(&shared.unused[i - 1]);
+                barrier_arrive(shared_address(&shared.unused[i - 1]));
             /* One tile later than could be, so that the loader seldom waits for a warpgroup. */
             int last = (i + STAGES - 2) % STAGES;
             if (loader && tile >= 2 && tile - 2 + STAGES < tile_count) {
-                barrier_wait(&shared.unused[last], turn - (i == 1));
+                barrier_wait(shared_address(&shared.unused[last]), turn - (i == 1));
                 load(tile - 2 + STAGES, last);
             }
             if (__any_sync(0xffffffffu, old[0] < 1.0f || old[1] < 1.0f))

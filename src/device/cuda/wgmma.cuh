@@ -1,6 +1,6 @@
-/* wgmma.cuh - compute capability 9.0: the product of a warpgroup (128 threads), tiles copied from a
- * tensor to shared memory, and the barriers that say when they have arrived. Sources: PTX ISA,
- * "Asynchronous Warpgroup Level Matrix Instructions", "Tensors", "mbarrier".
+/* wgmma.cuh - compute capability 9.0: the product of a warpgroup (128 threads), and tiles copied
+ * from a tensor to shared memory. Sources: PTX ISA, "Asynchronous Warpgroup Level Matrix
+ * Instructions", "Tensors".
  *
  * A tile is made of parts of 64 columns of 16-bit elements: a row of a part is 128 bytes, in which
  * the 16-byte unit u of row r lies at u ^ r%8 (128-byte swizzle), so a part starts at a multiple of
@@ -8,7 +8,7 @@
 #ifndef DEVICE_CUDA_WGMMA_CUH
 #define DEVICE_CUDA_WGMMA_CUH
 
-#include "device/cuda/mma.cuh"
+#include "device/cuda/bulk.cuh"
 #include <cuda.h>
 #include <type_traits>
 
@@ -116,46 +116,14 @@ __device__ __forceinline__ void wgmma_transposed(float (&d)[J][4], const uint32_
         WGMMA_OF(128, "%69", "{%64,%65,%66,%67}, %68, add, 1, 1, 1", WGMMA_A, "l"(b));
 }
 
-/* A barrier completes a phase when `count` arrivals and all announced bytes are in. */
-__device__ __forceinline__ void barrier_init(uint64_t *barrier, int count)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(shared_address(barrier)), "r"(count)
-                 : "memory");
-}
-/* Makes barriers just initialised visible to copies; other threads need __syncthreads too. */
-__device__ __forceinline__ void barrier_init_done()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
-}
-__device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
-{
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];\n" ::"r"(shared_address(barrier)) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(uint64_t *barrier, int bytes)
-{
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;\n" ::"r"(shared_address(barrier)),
-        "r"(bytes)
-        : "memory");
-}
-/* Waits for the end of phase 0, 1, 2...; at most one phase behind the barrier. */
-__device__ __forceinline__ void barrier_wait(uint64_t *barrier, int phase)
-{
-    asm volatile("{\n.reg .pred done;\nagain:\n"
-                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n}\n" ::"r"(shared_address(barrier)),
-                 "r"(phase & 1)
-                 : "memory");
-}
-
 /* One box of a tensor of four dimensions to shared memory; arrives at the barrier as bytes.
  * Elements outside of the tensor become 0. */
 __device__ __forceinline__ void copy_box(void *shared, const CUtensorMap *map, int c0, int c1,
-                                         int c2, int c3, uint64_t *barrier)
+                                         int c2, int c3, uint32_t barrier)
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3, %4, %5}], [%6];\n" ::"r"(shared_address(shared)),
-                 "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(barrier))
+                 "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier)
                  : "memory");
 }
 
