@@ -120,6 +120,27 @@ struct kv_cache {
     int64_t max_pages, page_tokens;
 };
 
+/* The parameters of a block, and its layer's cache. */
+struct decode_block {
+    const void *ln1_w, *ln1_b, *qkv_w, *qkv_b, *proj_w, *proj_b;
+    const void *ln2_w, *ln2_b, *fc_w, *fc_b, *fcproj_w, *fcproj_b;
+    void *keys, *values; /* as in kv_cache */
+};
+
+/* x [C] through all blocks: what decoding does for one token. The token's key and value are put in
+ * the caches. */
+struct decode_blocks {
+    const struct decode_block *blocks; /* [layers] device */
+    int64_t layers, channels, heads;
+    float epsilon;
+    enum dtype dt;
+    void *x;
+    const int32_t *table; /* as in kv_cache */
+    int64_t max_pages, page_tokens;
+    const int32_t *sequences, *positions; /* [1] device */
+    void *workspace;                      /* decode_blocks_workspace bytes */
+};
+
 /* One row of a sampling call. */
 struct sampling {
     float temperature; /* 0 = greedy */
@@ -291,6 +312,15 @@ struct device_ops {
      */
     /* For devices with skinny_rows. A row's result does not depend on the others. */
     void (*skinny_gemm)(struct device *dev, struct stream *s, const struct skinny_gemm *g);
+    /* Equal, but for rounding, to the separate entries. NULL where the device has no such entry. */
+    void (*decode_blocks)(struct device *dev, struct stream *s, const struct decode_blocks *d);
+    /* Once, before it: a copy of the weights, in the order in which it reads them, is put into the
+     * workspace. */
+    void (*decode_blocks_prepare)(struct device *dev, struct stream *s,
+                                  const struct decode_blocks *d);
+    /* Bytes it needs, that copy included; 0 for a shape, dtype or GPU that it is not built for. */
+    size_t (*decode_blocks_workspace)(struct device *dev, int64_t layers, int64_t channels,
+                                      int64_t heads, enum dtype dt);
     /* What is put on s between begin and end (kernels, products, copies) is not run but kept, with
      * its pointers, and graph_launch runs it all at once, any number of times. Products must have
      * been run before. end returns NULL after a failure, which is recorded. */

@@ -61,6 +61,8 @@ struct gpt2_decoder {
     bool table_changed;
     void *workspace;
     size_t workspace_bytes;
+    struct decode_block *resident_blocks; /* [layers] device; NULL: the device has no such entry */
+    void *resident_workspace;
 
     struct slot *slots; /* [sequences] */
     int64_t *order;     /* [sequences] running slots by age */
@@ -133,6 +135,63 @@ static enum status allocate_host(struct gpt2_decoder *d, struct error *e)
     return STATUS_OK;
 }
 
+static void layer_cache(const struct gpt2_decoder *d, int64_t layer, void **keys, void **values)
+{
+    int64_t half = d->page_bytes * d->page_count;
+    *keys = (char *)d->cache + 2 * layer * half;
+    *values = (char *)d->cache + (2 * layer + 1) * half;
+}
+
+static void fill_blocks(const struct gpt2_decoder *d, struct decode_block *blocks)
+{
+    for (int64_t l = 0; l < d->w->config.layers; l++) {
+        const struct gpt2_block_params *p = &d->w->blocks[l];
+        struct decode_block *b = &blocks[l];
+        b->ln1_w = p->ln1_w, b->ln1_b = p->ln1_b, b->ln2_w = p->ln2_w, b->ln2_b = p->ln2_b;
+        b->qkv_w = p->qkv_w, b->qkv_b = p->qkv_b, b->proj_w = p->proj_w, b->proj_b = p->proj_b;
+        b->fc_w = p->fc_w, b->fc_b = p->fc_b;
+        b->fcproj_w = p->fcproj_w, b->fcproj_b = p->fcproj_b;
+        layer_cache(d, l, &b->keys, &b->values);
+    }
+}
+
+/* Where the device computes a token's blocks in one call; its copy of the weights may take a
+ * quarter of what is free. */
+static enum status allocate_resident(struct gpt2_decoder *d, struct error *e)
+{
+    const struct device_ops *ops = d->dev->ops;
+    const struct gpt2_config *c = &d->w->config;
+    struct decode_block *blocks = NULL;
+    size_t bytes = (size_t)c->layers * sizeof *blocks, workspace = 0;
+    if (ops->decode_blocks)
+        workspace =
+            ops->decode_blocks_workspace(d->dev, c->layers, c->channels, c->heads, d->w->dt);
+    struct device_info info = {0};
+    ops->info(d->dev, &info);
+    if (workspace == 0 || (int64_t)workspace > info.free_bytes / 4)
+        return STATUS_OK;
+    TRY(ops->alloc(d->dev, MEMORY_DEVICE, workspace, &d->resident_workspace, e));
+    TRY(ops->alloc(d->dev, MEMORY_DEVICE, bytes, (void **)&d->resident_blocks, e));
+    TRY(ops->alloc(d->dev, MEMORY_HOST, bytes, (void **)&blocks, e));
+    fill_blocks(d, blocks);
+    ops->copy(d->dev, d->pass->stream, d->resident_blocks, blocks, bytes);
+    struct decode_blocks all = {.blocks = d->resident_blocks,
+                                .layers = c->layers,
+                                .channels = c->channels,
+                                .heads = c->heads,
+                                .epsilon = c->epsilon,
+                                .dt = d->w->dt,
+                                .table = d->device_table,
+                                .max_pages = d->max_pages,
+                                .page_tokens = d->o.page_tokens,
+                                .workspace = d->resident_workspace};
+    ops->decode_blocks_prepare(d->dev, d->pass->stream, &all);
+    enum status st = ops->stream_sync(d->dev, d->pass->stream, e);
+    ops->free(d->dev, MEMORY_HOST, blocks);
+    gpt2_pass_set_resident(d->pass, &all);
+    return st;
+}
+
 static enum status allocate(struct gpt2_decoder *d, struct error *e)
 {
     const struct device_ops *ops = d->dev->ops;
@@ -148,7 +207,7 @@ static enum status allocate(struct gpt2_decoder *d, struct error *e)
                                                          c->channels / c->heads);
     if (d->workspace_bytes > 0)
         TRY(ops->alloc(d->dev, MEMORY_DEVICE, d->workspace_bytes, &d->workspace, e));
-    return STATUS_OK;
+    return allocate_resident(d, e);
 }
 
 enum status gpt2_decoder_create(struct gpt2_decoder **out, const struct gpt2_weights *w,
@@ -185,8 +244,9 @@ void gpt2_decoder_free(struct gpt2_decoder *d)
     for (int i = 0; i < KEPT_PASSES; i++)
         if (d->kept[i].graph)
             ops->graph_free(d->dev, d->kept[i].graph);
-    void *on_device[] = {d->cache, d->device_table, d->workspace};
-    for (int i = 0; i < 3; i++)
+    void *on_device[] = {d->cache, d->device_table, d->workspace, d->resident_workspace,
+                         d->resident_blocks};
+    for (size_t i = 0; i < sizeof on_device / sizeof on_device[0]; i++)
         if (on_device[i])
             ops->free(d->dev, MEMORY_DEVICE, on_device[i]);
     if (d->table)
@@ -325,12 +385,10 @@ static void attend_cached(void *arg, struct gpt2_pass *p, int64_t layer, void *o
 {
     struct gpt2_decoder *d = arg;
     const struct gpt2_config *c = &d->w->config;
-    int64_t half = d->page_bytes * d->page_count, rows = d->rows;
-    struct kv_cache kv = {.keys = (char *)d->cache + 2 * layer * half,
-                          .values = (char *)d->cache + (2 * layer + 1) * half,
-                          .table = d->device_table,
-                          .max_pages = d->max_pages,
-                          .page_tokens = d->o.page_tokens};
+    int64_t rows = d->rows;
+    struct kv_cache kv = {
+        .table = d->device_table, .max_pages = d->max_pages, .page_tokens = d->o.page_tokens};
+    layer_cache(d, layer, &kv.keys, &kv.values);
     int64_t head_dim = c->channels / c->heads;
     if (!d->steady)
         d->dev->ops->kv_append(d->dev, p->stream, &kv, qkv, p->device.sequences,

@@ -221,12 +221,24 @@ static void block(struct gpt2_pass *p, int64_t rows, int64_t layer, gpt2_attend 
     linear(p, rows, p->delta, p->gelu, b->fcproj_w, b->fcproj_b, 4 * c, c, false);
 }
 
+void gpt2_pass_set_resident(struct gpt2_pass *p, const struct decode_blocks *d)
+{
+    p->resident = *d;
+    p->resident.x = p->x;
+    p->resident.sequences = p->device.sequences;
+    p->resident.positions = p->device.positions;
+}
+
 void gpt2_pass_body(struct gpt2_pass *p, int64_t rows, gpt2_attend *attend, void *arg)
 {
     const struct gpt2_weights *w = p->w;
     p->skinny = has_skinny(p, rows);
     p->dev->ops->embed_forward(p->dev, p->stream, p->x, w->wte, w->wpe, p->device.tokens,
                                p->device.positions, 1, rows, w->config.channels, w->dt, no_dropout);
+    if (rows == 1 && p->resident.blocks) {
+        p->dev->ops->decode_blocks(p->dev, p->stream, &p->resident);
+        return;
+    }
     for (int64_t l = 0; l < w->config.layers; l++)
         (p->skinny ? skinny_block : block)(p, rows, l, attend, arg);
     if (!p->skinny)

@@ -33,6 +33,7 @@ struct gpt2_pass {
     float *lse;          /* [max_rows, H] */
     void *selected;      /* [logit_rows, C] */
     bool skinny;         /* the body took the products of few rows: p->x is complete, p->y is not */
+    struct decode_blocks resident; /* of passes of one row; blocks NULL: none */
     struct gpt2_pass_io other_host;
     struct event *done[2]; /* by side: results are on the host */
     void *other_memory;
@@ -55,6 +56,9 @@ void gpt2_pass_upload(struct gpt2_pass *p);
 /* The tokens of the first `rows` rows are the ids that the pass before drew, which stay on the
  * device; after the upload. */
 void gpt2_pass_chain(struct gpt2_pass *p, int64_t rows);
+/* From now on a pass of one row is one call of the device's for all blocks, and does not attend by
+ * the caller's function. d: but for x, sequences and positions. */
+void gpt2_pass_set_resident(struct gpt2_pass *p, const struct decode_blocks *d);
 /* The blocks over `rows` rows of the uploaded tokens and positions. Leaves p->y, after the final
  * norm, or, of few rows on a device with a product for them, p->x before it. */
 void gpt2_pass_body(struct gpt2_pass *p, int64_t rows, gpt2_attend *attend, void *arg);

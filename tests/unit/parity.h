@@ -7,7 +7,7 @@
 
 #include "device_fixture.h"
 
-enum { PARITY_OUTPUTS = 8, PARITY_BUFFERS = 64 };
+enum { PARITY_OUTPUTS = 8, PARITY_BUFFERS = 128 };
 
 struct output {
     const char *name;

@@ -446,6 +446,90 @@ static void op_find_nonfinite(struct parity *p)
     }
 }
 
+/* The blocks one after the other by the separate entries. */
+static void decode_parts(struct parity *p, const struct decode_blocks *d,
+                         const struct decode_block *blocks)
+{
+    const int64_t c = d->channels, head_dim = c / d->heads;
+    void *qkv = parity_blank(p, 3 * c, p->dt), *att = parity_blank(p, c, p->dt);
+    void *hidden = parity_blank(p, 4 * c, p->dt);
+    size_t bytes =
+        p->ops->attention_cached_workspace(1, d->max_pages * d->page_tokens, d->heads, head_dim);
+    void *workspace = parity_alloc(p, bytes);
+    struct skinny_gemm g = {.rows = 1, .epsilon = d->epsilon, .dt = p->dt, .out_dt = p->dt};
+    for (int64_t l = 0; l < d->layers; l++) {
+        const struct decode_block *b = &blocks[l];
+        struct kv_cache kv = {b->keys, b->values, d->table, d->max_pages, d->page_tokens};
+        struct skinny_gemm first = g, proj = g, fc = g, fcproj = g;
+        first.k = fc.k = proj.k = proj.n = fcproj.n = c;
+        first.n = 3 * c, fc.n = fcproj.k = 4 * c;
+        first.x = fc.x = d->x, first.y = qkv, fc.y = hidden, fc.gelu = true;
+        first.norm_w = b->ln1_w, first.norm_b = b->ln1_b, first.w = b->qkv_w, first.bias = b->qkv_b;
+        fc.norm_w = b->ln2_w, fc.norm_b = b->ln2_b, fc.w = b->fc_w, fc.bias = b->fc_b;
+        proj.x = att, proj.w = b->proj_w, proj.bias = b->proj_b;
+        fcproj.x = hidden, fcproj.w = b->fcproj_w, fcproj.bias = b->fcproj_b;
+        proj.residual = fcproj.residual = d->x;
+        proj.y = fcproj.y = d->x;
+        skinny_parts(p, &first);
+        p->ops->kv_append(p->dev, p->s, &kv, qkv, d->sequences, d->positions, 1, d->heads, head_dim,
+                          p->dt);
+        p->ops->attention_cached(p->dev, p->s, att, &kv, qkv, d->sequences, d->positions, 1,
+                                 d->heads, head_dim, p->dt, false, workspace, bytes);
+        skinny_parts(p, &proj);
+        skinny_parts(p, &fc);
+        skinny_parts(p, &fcproj);
+    }
+}
+
+/* Two blocks for the token at position T-1 of the second of two sequences, twice: the counters of
+ * the first call must be as they were. */
+static void op_decode_blocks(struct parity *p)
+{
+    enum { LAYERS = 2, PAGE = 16, TENSORS = 12 };
+    const int64_t c = p->channels, pages = (p->time + PAGE - 1) / PAGE + 1;
+    const int64_t sizes[TENSORS] = {c, c, 3 * c * c, 3 * c, c * c,     c,
+                                    c, c, 4 * c * c, 4 * c, 4 * c * c, c};
+    const float wide = 1.0f / sqrtf((float)c);
+    const float scales[TENSORS] = {1, 1, wide, 1, wide, 1, 1, 1, wide, 1, wide / 2, 1};
+    struct decode_block blocks[LAYERS];
+    int32_t *table = fx_alloc((size_t)(2 * pages) * sizeof *table);
+    int32_t sequence = 1, positions[2] = {(int32_t)p->time - 1, (int32_t)p->time};
+    for (int64_t i = 0; i < 2 * pages; i++)
+        table[i] = (int32_t)(2 * pages - 1 - i);
+    const size_t cache = (size_t)(2 * pages * PAGE * c);
+    for (int l = 0; l < LAYERS; l++) {
+        const void **tensors = &blocks[l].ln1_w;
+        for (int i = 0; i < TENSORS; i++)
+            tensors[i] = parity_random(p, sizes[i], p->dt, (uint64_t)(20 * l + i), scales[i]);
+        blocks[l].keys = parity_random(p, (int64_t)cache, p->dt, (uint64_t)(100 + l), 1.0f);
+        blocks[l].values = parity_random(p, (int64_t)cache, p->dt, (uint64_t)(200 + l), 1.0f);
+    }
+    struct decode_blocks d = {.layers = LAYERS, .channels = c, .heads = p->heads, .dt = p->dt};
+    d.blocks = parity_bytes(p, blocks, sizeof blocks);
+    d.epsilon = 1e-5f;
+    d.table = parity_bytes(p, table, (size_t)(2 * pages) * sizeof *table);
+    d.max_pages = pages, d.page_tokens = PAGE;
+    d.sequences = parity_bytes(p, &sequence, sizeof sequence);
+    size_t bytes = 0;
+    if (p->ops->decode_blocks)
+        bytes = p->ops->decode_blocks_workspace(p->dev, LAYERS, c, p->heads, p->dt);
+    if (bytes > 0)
+        d.workspace = parity_blank(p, (int64_t)bytes / 4, DTYPE_F32);
+    if (bytes > 0)
+        p->ops->decode_blocks_prepare(p->dev, p->s, &d);
+    for (int i = 0; i < 2; i++) {
+        d.x = parity_random(p, c, p->dt, (uint64_t)(300 + i), 1.0f);
+        d.positions = parity_bytes(p, &positions[i], sizeof positions[i]);
+        if (bytes > 0)
+            p->ops->decode_blocks(p->dev, p->s, &d);
+        else
+            decode_parts(p, &d, blocks);
+        parity_output(p, i ? "x of the second" : "x", d.x, c, p->dt, 4);
+    }
+    parity_output(p, "keys", blocks[LAYERS - 1].keys, (int64_t)cache, p->dt, 4);
+    parity_output(p, "values", blocks[LAYERS - 1].values, (int64_t)cache, p->dt, 4);
+}
+
 /* --- the walk
  * -------------------------------------------------------------------------------------- */
 
@@ -480,6 +564,7 @@ static const struct walk walks[] = {
     {"cast and accumulate", op_cast, {0, -1}, false},
     {"kv_append and attention_cached", op_decode, {0, 1, -1}, false},
     {"skinny_gemm", op_skinny, {0, 1, 2, -1}, false},
+    {"decode_blocks", op_decode_blocks, {0, -1}, false},
     {"gather_rows", op_gather_rows, {0, -1}, false},
     {"sample", op_sample, {0, -1}, true},
     {"find_nonfinite", op_find_nonfinite, {0, -1}, false},

@@ -32,19 +32,21 @@ static int cuda_count(void)
     return n;
 }
 
-static enum status check_architecture(int ordinal, int *major, int *minor, struct error *e)
+static enum status read_properties(struct cuda_device *cuda, struct error *e)
 {
     struct cudaDeviceProp p;
-    cudaError_t rc = cudaGetDeviceProperties(&p, ordinal);
+    cudaError_t rc = cudaGetDeviceProperties(&p, cuda->ordinal);
     if (rc != cudaSuccess)
         return cuda_error(e, rc, "reading the GPU's properties");
     if (p.major < LEAST_MAJOR)
         return error_set(
             e, STATUS_DEVICE,
-            "GPU %d (%s) has compute capability %d.%d; this program needs %d.0 or more", ordinal,
-            p.name, p.major, p.minor, LEAST_MAJOR);
-    *major = p.major;
-    *minor = p.minor;
+            "GPU %d (%s) has compute capability %d.%d; this program needs %d.0 or more",
+            cuda->ordinal, p.name, p.major, p.minor, LEAST_MAJOR);
+    cuda->multiprocessors = p.multiProcessorCount;
+    cuda->early = p.major >= 9;
+    cuda->wgmma = p.major == 9 && p.minor == 0;
+    cuda->base.skinny_rows = p.major >= 9 ? SKINNY_ROWS : 0;
     return STATUS_OK;
 }
 
@@ -66,16 +68,12 @@ static enum status cuda_open(struct device **dev, int ordinal, struct error *e)
     struct cuda_device *cuda = calloc(1, sizeof *cuda);
     enum status st = STATUS_OK;
     cudaError_t rc;
-    int major = 0, minor = 0;
     *dev = NULL;
     if (!cuda)
         return error_memory(e, sizeof *cuda, "device cuda");
     cuda->base.ops = &cuda_device_ops;
     cuda->ordinal = ordinal;
-    TRY_OUT(check_architecture(ordinal, &major, &minor, e));
-    cuda->early = major >= 9;
-    cuda->wgmma = major == 9 && minor == 0;
-    cuda->base.skinny_rows = major >= 9 ? SKINNY_ROWS : 0;
+    TRY_OUT(read_properties(cuda, e));
     rc = cudaSetDevice(ordinal);
     if (rc != cudaSuccess) {
         st = cuda_error(e, rc, "opening the GPU");

@@ -36,7 +36,7 @@ struct gemm_cache;
 
 struct cuda_device {
     struct device base;
-    int ordinal;
+    int ordinal, multiprocessors;
     bool early; /* the GPU offers programmatic dependent launch */
     bool wgmma; /* the GPU runs code for sm_90a */
     cublasLtHandle_t blas;

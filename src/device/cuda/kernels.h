@@ -122,6 +122,13 @@ cudaError_t cuda_attention_cached(cudaStream_t s, void *out, const struct kv_cac
                                   int64_t head_dim, enum dtype dt, bool append, void *workspace,
                                   size_t workspace_bytes, unsigned *arrivals, bool early);
 
+/* resident.cu; compute capability 9.0 */
+size_t cuda_decode_blocks_workspace(int64_t layers, int64_t channels, int64_t heads, enum dtype dt,
+                                    int multiprocessors);
+cudaError_t cuda_decode_blocks_prepare(cudaStream_t s, const struct decode_blocks *d,
+                                       int multiprocessors);
+cudaError_t cuda_decode_blocks(cudaStream_t s, const struct decode_blocks *d, int multiprocessors);
+
 /* skinny.cu; compute capability 9.0 */
 cudaError_t cuda_skinny_gemm(cudaStream_t s, const struct skinny_gemm *g);
 

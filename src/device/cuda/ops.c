@@ -297,6 +297,30 @@ void cuda_op_skinny_gemm(struct device *dev, struct stream *s, const struct skin
     cuda_ok(dev, "skinny_gemm", cuda_skinny_gemm(s->handle, g));
 }
 
+size_t cuda_op_decode_blocks_workspace(struct device *dev, int64_t layers, int64_t channels,
+                                       int64_t heads, enum dtype dt)
+{
+    const struct cuda_device *cuda = cuda_of(dev);
+    if (!cuda->early) /* the same compute capability */
+        return 0;
+    return cuda_decode_blocks_workspace(layers, channels, heads, dt, cuda->multiprocessors);
+}
+
+void cuda_op_decode_blocks_prepare(struct device *dev, struct stream *s,
+                                   const struct decode_blocks *d)
+{
+    if (begin(dev, "decode_blocks_prepare", d->channels))
+        cuda_ok(dev, "decode_blocks_prepare",
+                cuda_decode_blocks_prepare(s->handle, d, cuda_of(dev)->multiprocessors));
+}
+
+void cuda_op_decode_blocks(struct device *dev, struct stream *s, const struct decode_blocks *d)
+{
+    if (!begin(dev, "decode_blocks", d->channels))
+        return;
+    cuda_ok(dev, "decode_blocks", cuda_decode_blocks(s->handle, d, cuda_of(dev)->multiprocessors));
+}
+
 bool cuda_op_find_nonfinite(struct device *dev, struct stream *s, const void *x, int64_t n,
                             enum dtype dt)
 {
