@@ -107,8 +107,8 @@ one_error() {
     ends failure
     [ $SECONDS -lt 40 ] # well below the time-out
     # The one who notices waits in a collective of its step, or in the agreement behind it and says where the dead rank was.
-    local where="step [0-9]+, (all_gather|reduce_scatter|all_reduce)"
-    one_error "($where.*rank [0-9] has ended|rank [0-9] has ended \\(it was at step [0-9]+, in )"
+    local where="(all_gather|reduce_scatter|all_reduce)"
+    one_error "(step [0-9]+, $where.*rank [0-9] has ended|agreement [0-9]+ .*rank [0-9] has ended \\(it was at step [0-9]+, in $where)"
 }
 
 @test "a rank stalled while it trains or saves, rank 0 too, ends the job with one message, status 4 and nothing left" {
