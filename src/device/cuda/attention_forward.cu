@@ -123,34 +123,14 @@ __global__ void __launch_bounds__(WARPS * 32, DP <= 64 ? 3 : 2)
         for (int i = 0; i < MTILES; i++) {
             int row = q0 + warp_row + 16 * i + lane / 4;
             if (k0 + KEYS - 1 > q0 + warp_row + 16 * i)
+                mask_scores(s[i], k0, row);
+            float old[2];
+            softmax(s[i], top[i], total[i], old, a.scale_log2);
 #pragma unroll
-                for (int j = 0; j < NTILES; j++)
+            for (int n = 0; n < DP / 8; n++)
 #pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        if (k0 + 8 * j + 2 * (lane % 4) + e % 2 > row + e / 2 * 8)
-                            s[i][j][e] = -INFINITY;
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float m = top[i][r], sum = 0.0f;
-#pragma unroll
-                for (int j = 0; j < NTILES; j++)
-                    m = fmaxf(m, fmaxf(s[i][j][2 * r], s[i][j][2 * r + 1]));
-                m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-                m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-                float old = exp2_fast((top[i][r] - m) * a.scale_log2), shift = m * a.scale_log2;
-                top[i][r] = m;
-#pragma unroll
-                for (int j = 0; j < NTILES; j++)
-#pragma unroll
-                    for (int e = 2 * r; e < 2 * r + 2; e++) {
-                        s[i][j][e] = exp2_fast(s[i][j][e] * a.scale_log2 - shift);
-                        sum += s[i][j][e];
-                    }
-                total[i][r] = total[i][r] * old + sum;
-#pragma unroll
-                for (int n = 0; n < DP / 8; n++)
-                    o[i][n][2 * r] *= old, o[i][n][2 * r + 1] *= old;
-            }
+                for (int e = 0; e < 4; e++)
+                    o[i][n][e] *= old[e / 2];
             if (DROP)
                 drop_scores(s[i], a, (uint64_t)a.mask.samples[b], h, row, k0);
         }

@@ -39,46 +39,6 @@ __device__ __forceinline__ void copy_tile(unsigned char *tile, const CUtensorMap
                  row0, b, barrier);
 }
 
-/* s = -infinity where the key comes after the query; row is of the thread's upper row. */
-template <int J> __device__ __forceinline__ void mask_scores(float (&s)[J][4], int k0, int row)
-{
-    int col = k0 + 2 * (threadIdx.x % 4);
-#pragma unroll
-    for (int j = 0; j < J; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (col + 8 * j + e % 2 > row + e / 2 * 8)
-                s[j][e] = -INFINITY;
-}
-
-/* Scores become probabilities under the new maximum `top`; `old` is what the sums so far are worth
- * under it. */
-template <int J>
-__device__ __forceinline__ void softmax(float (&s)[J][4], float (&top)[2], float (&total)[2],
-                                        float (&old)[2], float scale_log2)
-{
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float m = top[r], sum = 0.0f;
-#pragma unroll
-        for (int j = 0; j < J; j++)
-            m = fmaxf(m, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
-        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-        float shift = m * scale_log2;
-        old[r] = exp2_fast((top[r] - m) * scale_log2);
-        top[r] = m;
-#pragma unroll
-        for (int j = 0; j < J; j++)
-#pragma unroll
-            for (int e = 2 * r; e < 2 * r + 2; e++) {
-                s[j][e] = exp2_fast(s[j][e] * scale_log2 - shift);
-                sum += s[j][e];
-            }
-        total[r] = total[r] * old[r] + sum;
-    }
-}
-
 /* One block: QUERIES queries of one (sample, head), 64 a warpgroup, which has no other work and
  * reads tiles of keys at its own pace. Grid: B*H*ceil(T/QUERIES); of every `section` heads the
  * longest rows first, so that the last blocks are short. `map` is qkv as [B][T][3H][D]; out
