@@ -162,10 +162,11 @@ static enum status allocate_resident(struct gpt2_decoder *d, struct error *e)
     const struct device_ops *ops = d->dev->ops;
     const struct gpt2_config *c = &d->w->config;
     struct decode_block *blocks = NULL;
-    size_t bytes = (size_t)c->layers * sizeof *blocks, workspace = 0;
-    if (ops->decode_blocks)
-        workspace =
-            ops->decode_blocks_workspace(d->dev, c->layers, c->channels, c->heads, d->w->dt);
+    size_t bytes = (size_t)c->layers * sizeof *blocks;
+    if (!ops->decode_blocks)
+        return STATUS_OK;
+    size_t workspace =
+        ops->decode_blocks_workspace(d->dev, c->layers, c->channels, c->heads, d->w->dt);
     struct device_info info = {0};
     ops->info(d->dev, &info);
     if (workspace == 0 || (int64_t)workspace > info.free_bytes / 4)

@@ -12,14 +12,6 @@ namespace
 constexpr int SPLIT_KEYS = 128 /* a split is a multiple of it */, MAX_SPLITS = 16;
 constexpr int MULTIPROCESSORS = 132; /* of the GPU that sizes are tuned for */
 
-/* Positions are below 2^31: 32-bit division, which is several times faster. */
-__device__ __forceinline__ int64_t cache_row(const kv_cache &kv, const int32_t *pages,
-                                             uint32_t position)
-{
-    uint32_t page_tokens = (uint32_t)kv.page_tokens, page = position / page_tokens;
-    return (int64_t)pages[page] * page_tokens + (position - page * page_tokens);
-}
-
 /* Block n copies k and v [H*D] of row n of qkv [N,3,H,D] to its place in the cache. */
 template <typename T>
 __global__ void append_kernel(kv_cache kv, const T *qkv, const int32_t *sequences,
@@ -27,7 +19,7 @@ __global__ void append_kernel(kv_cache kv, const T *qkv, const int32_t *sequence
 {
     int64_t n = blockIdx.x;
     const int32_t *pages = kv.table + sequences[n] * kv.max_pages;
-    int64_t to = cache_row(kv, pages, (uint32_t)positions[n]) * width;
+    int64_t to = cache_row(pages, kv.page_tokens, (uint32_t)positions[n]) * width;
     const T *from = qkv + n * 3 * width + width;
     for (int64_t c = (int64_t)threadIdx.x * 8; c < width; c += blockDim.x * 8) {
         *(vec<T, 8> *)((T *)kv.keys + to + c) = *(const vec<T, 8> *)(from + c);
@@ -107,7 +99,7 @@ __global__ void __launch_bounds__(WARPS * 32, TEAM == 1 ? 6 : 1) cached_kernel(a
         bool valid = mine && next < last;
         const T *k = own + width, *v = own + 2 * width;
         if (valid && !(a.append && next == position)) {
-            int64_t at = cache_row(a.kv, pages, (uint32_t)next) * width + channel;
+            int64_t at = cache_row(pages, a.kv.page_tokens, (uint32_t)next) * width + channel;
             k = (const T *)a.kv.keys + at, v = (const T *)a.kv.values + at;
         }
         q.push(valid, [=](int i) {
@@ -119,7 +111,7 @@ __global__ void __launch_bounds__(WARPS * 32, TEAM == 1 ? 6 : 1) cached_kernel(a
     for (int i = 0; i < DEPTH; i++)
         push_next();
     float query[8] = {};
-    attention_state st;
+    attention_state<8> st;
     if (mine)
         load_vec(query, own);
     for (; key - group < last; key += STRIDE * BATCH) { /* as often in all lanes of a warp */
@@ -137,7 +129,7 @@ __global__ void __launch_bounds__(WARPS * 32, TEAM == 1 ? 6 : 1) cached_kernel(a
             push_next();
             if (mine && at < last) {
                 if (a.append && at == position) {
-                    int64_t to = cache_row(a.kv, pages, (uint32_t)at) * width + channel;
+                    int64_t to = cache_row(pages, a.kv.page_tokens, (uint32_t)at) * width + channel;
                     *(vec<T, 8> *)((T *)a.kv.keys + to) = u.half[0];
                     *(vec<T, 8> *)((T *)a.kv.values + to) = u.half[1];
                 }

@@ -20,8 +20,8 @@
 
 namespace resident
 {
-constexpr int MOST_UNITS = 128; /* of a block in a product */
-constexpr int FINISHERS = 128;  /* threads that write results */
+constexpr int FINISHERS = 128;        /* threads that write results */
+constexpr int MOST_UNITS = FINISHERS; /* of a block in a product: a thread each in the end */
 constexpr int MOST_CHANNELS = 1792;
 constexpr int MOST_PAGES = 256;            /* more stay in memory */
 constexpr size_t SHARED_BYTES = 227 << 10; /* what a block can have */
@@ -158,10 +158,10 @@ __device__ __forceinline__ void load_hidden(const arguments<T> &a, unsigned tag,
     int c = (int)threadIdx.x * 8, c2 = c + THREADS * 8, n = 4 * a.channels;
     static_assert(4 * MOST_CHANNELS <= 2 * THREADS * 8, "");
     if (c2 < n) {
-        uint4 first, second;
-        receive8_8(a.hidden + c, a.hidden + c2, tag, first, second);
-        store8(to + c, first);
-        store8(to + c2, second);
+        uint4 both[2];
+        receive8({a.hidden + c, a.hidden + c2}, tag, both);
+        store8(to + c, both[0]);
+        store8(to + c2, both[1]);
     } else if (c < n) {
         store8(to + c, receive8(a.hidden + c, tag));
     }
@@ -178,24 +178,19 @@ __device__ __forceinline__ void load_attention(const arguments<T> &a, int used, 
         int head = c / s.head_dim, d = c - head * s.head_dim;
         const wide_word *states = s.states + 2 * head * s.parts;
         const wide_word *outputs = s.outputs + (size_t)head * s.parts * s.head_dim + d;
-        float top = -INFINITY, total = 0.0f, o[4] = {};
+        attention_state<4> st;
 #pragma unroll 1
         for (int i = 0; i < used; i++) {
             float2 state, low, high;
             receive2_4(states + 2 * i, outputs + (size_t)i * s.head_dim, tag, state, low, high);
-            const float o2[4] = {low.x, low.y, high.x, high.y};
-            float t = fmaxf(top, state.x), f = exp2_fast(top - t), f2 = exp2_fast(state.x - t);
-            top = t, total = total * f + state.y * f2;
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                o[j] = o[j] * f + o2[j] * f2;
+            st.merge(state.x, state.y, {low.x, low.y, high.x, high.y});
         }
-        total = 1.0f / total;
+        float scale = 1.0f / st.total;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            o[j] *= total;
+            st.o[j] *= scale;
         uint32_t *at = (uint32_t *)(to + c / 8 * 8) + c / 4 % 2; /* as store8 */
-        at[0] = pack<T>(o[0], o[1]), at[2] = pack<T>(o[2], o[3]);
+        at[0] = pack<T>(st.o[0], st.o[1]), at[2] = pack<T>(st.o[2], st.o[3]);
     }
     team_barrier();
 }
@@ -359,7 +354,7 @@ __global__ void __launch_bounds__(THREADS + 32, 1) kernel(const __grid_constant_
         tag += s.which == QKV;
         word before = 0;
         if (residual && s.finishes())
-            before = received(residual + s.column());
+            before = load_relaxed_one(residual + s.column()); /* the block has received it */
         multiply<CHUNKS, T>(s, warps_unit, reader, ring, m, shared_address(x), a.channels);
         layer += s.which == FCPROJ;
         float v = sum_of(s, m);
@@ -442,6 +437,11 @@ size_t shared_bytes(const shape &s)
 {
     return slots_at(s) + (size_t)s.slots * (size_t)s.stride;
 }
+/* 16-bit elements of the copy of the weights. */
+size_t weights_of(const shape &s)
+{
+    return (size_t)(12 * s.channels * s.channels * s.layers);
+}
 /* Of all heads. */
 size_t parts_of(const shape &s)
 {
@@ -467,7 +467,7 @@ shape shape_of(int64_t layers, int64_t channels, int64_t heads, enum dtype dt, i
     s.slots = MOST_SLOTS;
     while (s.slots > 0 && shared_bytes(s) > SHARED_BYTES)
         s.slots--;
-    s.slots = s.slots < std::max({WARPS, WINDOW + 1, units}) ? 0 : s.slots;
+    s.slots = s.slots < std::max(WARPS, units) ? 0 : s.slots;
     return s;
 }
 
@@ -490,10 +490,8 @@ arguments<T> arguments_of(const struct decode_blocks *d, const shape &s, int mul
     attention_shape &t = a.attention;
     t.channels = c, t.heads = (int)d->heads, t.head_dim = (int)s.head_dim, t.parts = s.parts;
     t.max_pages = (int)d->max_pages, t.page_tokens = (int)d->page_tokens;
-    t.page_inverse =
-        (unsigned)(((1ull << 32) + (uint64_t)t.page_tokens - 1) / (uint64_t)t.page_tokens);
     t.scale_log2 = 1.4426950408889634f / sqrtf((float)s.head_dim);
-    a.counts = (counts *)(weights + 12 * (size_t)c * (size_t)c * (size_t)d->layers);
+    a.counts = (counts *)(weights + weights_of(s));
     t.outputs = (wide_word *)(a.counts + 1);
     t.states = t.outputs + parts_of(s) * (size_t)s.head_dim;
     a.input = (word *)(t.states + 2 * parts_of(s));
@@ -564,8 +562,7 @@ extern "C" size_t cuda_decode_blocks_workspace(int64_t layers, int64_t channels,
                                                enum dtype dt, int multiprocessors)
 {
     resident::shape s = resident::shape_of(layers, channels, heads, dt, multiprocessors);
-    size_t weights = 12 * (size_t)channels * (size_t)channels * (size_t)layers * 2;
-    return s.slots == 0 ? 0 : weights + resident::exchange_bytes(s);
+    return s.slots == 0 ? 0 : 2 * resident::weights_of(s) + resident::exchange_bytes(s);
 }
 
 extern "C" cudaError_t cuda_decode_blocks_prepare(cudaStream_t s, const struct decode_blocks *d,
@@ -573,15 +570,15 @@ extern "C" cudaError_t cuda_decode_blocks_prepare(cudaStream_t s, const struct d
 {
     resident::shape shape =
         resident::shape_of(d->layers, d->channels, d->heads, d->dt, multiprocessors);
-    size_t weights = 12 * (size_t)d->channels * (size_t)d->channels * (size_t)d->layers * 2;
     if (d->dt == DTYPE_BF16)
         resident::transpose<__nv_bfloat16>(s, d);
     else
         resident::transpose<__half>(s, d);
     cudaError_t rc = cudaGetLastError();
-    return rc != cudaSuccess ? rc
-                             : cudaMemsetAsync((char *)d->workspace + weights, 0,
-                                               resident::exchange_bytes(shape), s);
+    return rc != cudaSuccess
+               ? rc
+               : cudaMemsetAsync((char *)d->workspace + 2 * resident::weights_of(shape), 0,
+                                 resident::exchange_bytes(shape), s);
 }
 
 extern "C" cudaError_t cuda_decode_blocks(cudaStream_t s, const struct decode_blocks *d,

@@ -19,7 +19,6 @@ constexpr int MOST_PARTS = 16; /* of a head */
 struct attention_shape {
     int channels, heads, head_dim, parts; /* at most so many parts a head */
     int max_pages, page_tokens;           /* as in struct kv_cache */
-    unsigned page_inverse;                /* 2^32 / page_tokens, rounded up */
     float scale_log2;
     wide_word *outputs; /* [heads, parts, head_dim] unscaled */
     wide_word *states;  /* [heads, parts, 2] maximum (base 2) and sum */
@@ -56,8 +55,8 @@ template <typename T, int LANES> struct attention_unit {
     T *key_cache, *value_cache; /* of the layer */
     const int32_t *pages;       /* of the sequence */
     int position, head, part, key, last, channel;
-    size_t newest; /* the token's own place in the cache */
-    bool mine;     /* my 8 channels are within the head */
+    int64_t newest; /* the token's own place in the cache */
+    bool mine;      /* my 8 channels are within the head */
     uint4 keys[BATCH], values[BATCH];
 
     /* unit: head * cut.used + part */
@@ -75,11 +74,9 @@ template <typename T, int LANES> struct attention_unit {
         channel = head * a.head_dim + c;
         newest = place(position);
     }
-    __device__ __forceinline__ size_t place(int at) const /* exact below 2^16 */
+    __device__ __forceinline__ int64_t place(int at) const
     {
-        int page = (int)__umulhi((unsigned)at, a.page_inverse);
-        int row = pages[page] * a.page_tokens + (at - page * a.page_tokens);
-        return (size_t)row * (size_t)a.channels + (size_t)channel;
+        return cache_row(pages, a.page_tokens, (uint32_t)at) * a.channels + channel;
     }
     /* The first keys and values on their way from memory to the L2 cache. */
     __device__ __forceinline__ void prefetch() const
@@ -99,7 +96,7 @@ template <typename T, int LANES> struct attention_unit {
             keys[i] = values[i] = make_uint4(0, 0, 0, 0);
             if (!mine || at >= last || at == position)
                 continue;
-            size_t from = place(at);
+            int64_t from = place(at);
             keys[i] = *(const uint4 *)(key_cache + from);
             values[i] = *(const uint4 *)(value_cache + from);
         }
@@ -116,14 +113,14 @@ template <typename T, int LANES> struct attention_unit {
             *(uint4 *)(value_cache + newest) = new_value;
         }
     }
-    __device__ __forceinline__ void add_keys(const float (&query)[8], attention_state &st) const;
+    __device__ __forceinline__ void add_keys(const float (&query)[8], attention_state<8> &st) const;
     __device__ __forceinline__ void run(const word *qkv, unsigned tag,
                                         attention_scratch<LANES> &scratch);
 };
 
 template <typename T, int LANES>
 __device__ __forceinline__ void attention_unit<T, LANES>::add_keys(const float (&query)[8],
-                                                                   attention_state &st) const
+                                                                   attention_state<8> &st) const
 {
     float s[BATCH], top = st.top;
     vec<T, 8> v[BATCH];
@@ -145,17 +142,18 @@ __device__ __forceinline__ void attention_unit<T, LANES>::run(const word *qkv, u
 {
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, group = lane / LANES;
     float query[8] = {};
-    attention_state st;
-    uint4 q = {}, new_key = {}, new_value = {};
+    attention_state<8> st;
+    uint4 fresh[3] = {}; /* query, key and value */
     if (mine) {
-        receive8_8_8(qkv + channel, a.channels, tag, q, new_key, new_value);
-        vec<T, 8> v = elements<T>(q);
+        const word *from = qkv + channel;
+        receive8({from, from + a.channels, from + 2 * a.channels}, tag, fresh);
+        vec<T, 8> v = elements<T>(fresh[0]);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             query[i] = to_f32(v.v[i]);
     }
     while (key - group < last) { /* as often in all lanes of a warp */
-        put_newest(new_key, new_value);
+        put_newest(fresh[1], fresh[2]);
         add_keys(query, st);
         key += STRIDE * BATCH;
         if (key - group < last)

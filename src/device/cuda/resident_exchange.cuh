@@ -29,6 +29,13 @@ __device__ __forceinline__ uint4 load_relaxed(const void *p)
     return v;
 }
 
+__device__ __forceinline__ uint32_t load_relaxed_one(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];\n" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
 template <typename T> __device__ __forceinline__ void send(word *to, T value, unsigned tag)
 {
     union {
@@ -58,44 +65,30 @@ __device__ __forceinline__ uint4 values_of(uint4 a, uint4 b)
     return make_uint4(__byte_perm(a.x, a.y, 0x5410), __byte_perm(a.z, a.w, 0x5410),
                       __byte_perm(b.x, b.y, 0x5410), __byte_perm(b.z, b.w, 0x5410));
 }
-/* 8 elements, as soon as they are there. */
+/* 8 elements from each of N places, as soon as all are there, in the time of one. */
+template <int N>
+__device__ __forceinline__ void receive8(const word *const (&from)[N], unsigned tag, uint4 (&to)[N])
+{
+    uint4 a[N], b[N];
+    unsigned missing;
+    do {
+        missing = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            a[i] = load_relaxed(from[i]), b[i] = load_relaxed(from[i] + 4);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            missing |= others(a[i], b[i], tag);
+    } while (missing >> 16);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        to[i] = values_of(a[i], b[i]);
+}
 __device__ __forceinline__ uint4 receive8(const word *from, unsigned tag)
 {
-    uint4 a, b;
-    do
-        a = load_relaxed(from), b = load_relaxed(from + 4);
-    while (others(a, b, tag) >> 16);
-    return values_of(a, b);
-}
-/* Twice 8, in the time of once. */
-__device__ __forceinline__ void receive8_8(const word *from, const word *from2, unsigned tag,
-                                           uint4 &first, uint4 &second)
-{
-    uint4 a, b, c, d;
-    do {
-        a = load_relaxed(from), b = load_relaxed(from + 4);
-        c = load_relaxed(from2), d = load_relaxed(from2 + 4);
-    } while ((others(a, b, tag) | others(c, d, tag)) >> 16);
-    first = values_of(a, b), second = values_of(c, d);
-}
-/* 8 at `from` and 8 each at one and two strides from it. */
-__device__ __forceinline__ void receive8_8_8(const word *from, int stride, unsigned tag,
-                                             uint4 &first, uint4 &second, uint4 &third)
-{
-    uint4 a, b, c, d, e, f;
-    do {
-        a = load_relaxed(from), b = load_relaxed(from + 4);
-        c = load_relaxed(from + stride), d = load_relaxed(from + stride + 4);
-        e = load_relaxed(from + 2 * stride), f = load_relaxed(from + 2 * stride + 4);
-    } while ((others(a, b, tag) | others(c, d, tag) | others(e, f, tag)) >> 16);
-    first = values_of(a, b), second = values_of(c, d), third = values_of(e, f);
-}
-/* A word whose time has come: another thread of the block has received it. */
-__device__ __forceinline__ word received(const word *from)
-{
-    word w;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];\n" : "=r"(w) : "l"(from) : "memory");
-    return w;
+    uint4 to[1];
+    receive8({from}, tag, to);
+    return to[0];
 }
 template <typename T> __device__ __forceinline__ T value_of(word w)
 {
@@ -141,23 +134,15 @@ __device__ __forceinline__ void add_count(counts *c)
 }
 /* What one warp waits for: lane i for count i. */
 struct awaited {
-    unsigned all;
-    __device__ __forceinline__ awaited() : all(0)
-    {
-    }
+    unsigned all = 0;
     /* Until the first `blocks` blocks have counted themselves once more. */
     __device__ __forceinline__ void wait(const counts *c, int blocks)
     {
         int lane = (int)threadIdx.x % 32;
         if (lane < COUNTS) {
-            unsigned v;
             all += (unsigned)(blocks - lane + COUNTS - 1) / COUNTS;
-            do
-                asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];\n"
-                             : "=r"(v)
-                             : "l"(&c->of[lane].value)
-                             : "memory");
-            while (v < all);
+            while (load_relaxed_one(&c->of[lane].value) < all)
+                ;
         }
         __syncwarp();
     }

@@ -5,7 +5,7 @@
  * blocks, where they do not divide one more to some, others each time. A block's units, over all
  * products and layers, are numbered from 0; unit i goes through slot i % count of a ring in shared
  * memory, and warp i % WARPS uses it. One thread more keeps the ring full, so while blocks wait for
- * each other the memory works on. It has only WINDOW units under way.
+ * each other the memory works on.
  *
  * The ring holds all of a product, and the warps meet at each product's end, so that nobody waits
  * for a slot whose last use is not over. */
@@ -18,7 +18,6 @@ namespace resident
 {
 constexpr int WARPS = 16, THREADS = 32 * WARPS; /* that compute */
 static_assert(WARPS % 4 == 0, "a warp has the same quarter of all its columns");
-constexpr int WINDOW = 24; /* fewer than the slots */
 enum product { QKV, PROJ, FC, FCPROJ, PRODUCTS };
 
 /* Columns of a product: `each` a block, and one more to `extra` of them. */
@@ -74,10 +73,16 @@ template <typename T> struct unit_cursor {
         : deals(deals_), s(deals_), unit(0), layers_left(layers),
           square((size_t)channels * (size_t)channels), weights(weights_)
     {
+        leave_finished();
     }
-    __device__ __forceinline__ void forward(int units)
+    __device__ __forceinline__ void next()
     {
-        unit += units;
+        unit++;
+        leave_finished();
+    }
+    /* To the product of the unit; of a narrow model a block may have nothing of several. */
+    __device__ __forceinline__ void leave_finished()
+    {
         while (unit >= s.units && layers_left > 0) {
             unit -= s.units;
             weights += (s.which == QKV ? 3 : s.which == PROJ ? 1 : 4) * square;
@@ -102,24 +107,17 @@ struct weight_slots {
 
 /* By one thread: all of the block's weights. */
 template <typename T>
-__device__ __forceinline__ void stream_weights(const weight_slots &ring, unit_cursor<T> next,
+__device__ __forceinline__ void stream_weights(const weight_slots &ring, unit_cursor<T> at,
                                                int channels)
 {
     int bytes = channels * (int)sizeof(T);
-    int slot = 0, oldest = 0; /* oldest: of the units under way, when they are WINDOW */
-    int phase = -1, oldest_phase = 0;
-    for (int i = 0; next.layers_left > 0; i++, next.forward(1)) {
+    int slot = 0, phase = -1;
+    for (; at.layers_left > 0; at.next()) {
         while (!barrier_ended(ring.empty + 8 * slot, phase))
             ;
-        if (i >= WINDOW) {
-            while (!barrier_ended(ring.full + 8 * oldest, oldest_phase))
-                ;
-            if (++oldest == ring.count)
-                oldest = 0, oldest_phase++;
-        }
         barrier_expect(ring.full + 8 * slot, bytes);
         bulk_copy(ring.memory + slot * ring.stride,
-                  (const char *)next.weights + (size_t)next.number() * (size_t)bytes, bytes,
+                  (const char *)at.weights + (size_t)at.number() * (size_t)bytes, bytes,
                   ring.full + 8 * slot);
         if (++slot == ring.count)
             slot = 0, phase++;
