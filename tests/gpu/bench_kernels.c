@@ -2,7 +2,9 @@
  * micro-step, by events, median of several runs on random data; its TFLOP/s or GB/s; and the sum
  * over the layers, which predicts the micro-step and tokens/s of the trainer.
  *
- *     bench_kernels [small|xl|smp-xl|inference]...      (default: small xl) */
+ *     bench_kernels [small|xl|smp-xl|attention|decode]...      (default: small xl attention decode)
+ *
+ * attention: alone, at the shapes of the peers' table. decode: all blocks for one token. */
 #include "base/checked.h"
 #include "base/philox.h"
 #include "device/device.h"
@@ -85,6 +87,7 @@ struct data {
     size_t workspace_bytes;
     int64_t chunk_rows, parameters;
     struct attention attention;
+    const struct decode_blocks *decode;
 };
 
 typedef void operation(struct bench *b, struct data *d);
@@ -448,12 +451,97 @@ static void run_attention(struct bench *b)
     }
 }
 
+static void decode_blocks(struct bench *b, struct data *d)
+{
+    b->ops->decode_blocks(b->dev, b->s, d->decode);
+}
+
+/* All blocks of a model for one token at a position of its cache. */
+static void run_decode_at(struct bench *b, struct decode_blocks *d, int32_t position)
+{
+    struct error e = {0};
+    const int32_t host[2] = {0, position};
+    int32_t *device = take(b, sizeof host, false);
+    struct data data = {.decode = d};
+    double layer = 12 * (double)(d->channels * d->channels);
+    uint16_t x[4] = {0};
+    b->ops->copy(b->dev, b->s, device, host, sizeof host);
+    d->sequences = device, d->positions = device + 1;
+    double ms = measure(b, &data, decode_blocks);
+    b->ops->copy(b->dev, b->s, d->x, b->noise, (size_t)d->channels * 2);
+    decode_blocks(b, &data);
+    b->ops->copy(b->dev, b->s, x, d->x, sizeof x);
+    if (b->ops->stream_sync(b->dev, b->s, &e) != STATUS_OK)
+        die("decode", &e);
+    printf("decode %2lldx%-4lld position %4d: %7.1f us, weights %.0f GB/s; first of x %.7g %.7g\n",
+           (long long)d->layers, (long long)d->channels, (int)position, ms * 1e3,
+           2 * layer * (double)d->layers / ms * 1e-6, (double)bf16_to_f32(x[0]),
+           (double)bf16_to_f32(x[1]));
+    b->ops->free(b->dev, MEMORY_DEVICE, device);
+}
+
+/* The layers share their weights; the copies that the kernel reads are their own. */
+static void run_decode(struct bench *b)
+{
+    enum { TOKENS = 1024, PAGE = 16, LAYERS = 48 };
+    static const int64_t shapes[][3] = {
+        {12, 768, 12}, {24, 1024, 16}, {36, 1280, 20}, {48, 1600, 25}};
+    struct error e = {0};
+    int32_t pages[TOKENS / PAGE];
+    for (int i = 0; i < TOKENS / PAGE; i++)
+        pages[i] = i;
+    int32_t *table = take(b, sizeof pages, false);
+    b->ops->copy(b->dev, b->s, table, pages, sizeof pages);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        const int64_t layers = shapes[i][0], c = shapes[i][1], heads = shapes[i][2];
+        size_t bytes = b->ops->decode_blocks
+                           ? b->ops->decode_blocks_workspace(b->dev, layers, c, heads, DTYPE_BF16)
+                           : 0;
+        if (bytes == 0) {
+            printf("decode %2lldx%-4lld: not on this device\n", (long long)layers, (long long)c);
+            continue;
+        }
+        size_t cache = (size_t)(TOKENS * c) * 2;
+        char *caches = take(b, 2 * cache * (size_t)layers, true);
+        struct decode_block blocks[LAYERS], *device = take(b, sizeof blocks, false);
+        for (int l = 0; l < layers; l++) {
+            const void **tensors = &blocks[l].ln1_w;
+            for (size_t t = 0; t < offsetof(struct decode_block, keys) / sizeof *tensors; t++)
+                tensors[t] = b->noise;
+            blocks[l].keys = caches + cache * (size_t)(2 * l);
+            blocks[l].values = caches + cache * (size_t)(2 * l + 1);
+        }
+        b->ops->copy(b->dev, b->s, device, blocks, sizeof blocks);
+        struct decode_blocks d = {.blocks = device,
+                                  .layers = layers,
+                                  .channels = c,
+                                  .heads = heads,
+                                  .epsilon = 1e-5f,
+                                  .dt = DTYPE_BF16,
+                                  .x = take(b, (size_t)c * 2, true),
+                                  .table = table,
+                                  .max_pages = TOKENS / PAGE,
+                                  .page_tokens = PAGE,
+                                  .workspace = take(b, bytes, false)};
+        b->ops->decode_blocks_prepare(b->dev, b->s, &d);
+        if (b->ops->stream_sync(b->dev, b->s, &e) != STATUS_OK)
+            die("decode", &e);
+        run_decode_at(b, &d, 100);
+        run_decode_at(b, &d, TOKENS - 1);
+        void *all[] = {caches, device, d.x, d.workspace};
+        for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
+            b->ops->free(b->dev, MEMORY_DEVICE, all[k]);
+    }
+    b->ops->free(b->dev, MEMORY_DEVICE, table);
+}
+
 int main(int argc, char **argv)
 {
     struct bench b = {0};
     struct error e = {0};
     struct device_info info;
-    const char *defaults[] = {"small", "xl", "attention"};
+    const char *defaults[] = {"small", "xl", "attention", "decode"};
+    const int default_count = (int)(sizeof defaults / sizeof defaults[0]);
     if (device_open(&b.dev, "cuda", 0, &e) != STATUS_OK) {
         printf("bench_kernels: skipped: %s\n", e.message);
         return 0;
@@ -465,11 +553,13 @@ int main(int argc, char **argv)
     b.ops->info(b.dev, &info);
     printf("%s\n", info.name);
     make_noise(&b);
-    int count = argc > 1 ? argc - 1 : 3;
+    int count = argc > 1 ? argc - 1 : default_count;
     for (int i = 0; i < count; i++) {
         const char *want = argc > 1 ? argv[i + 1] : defaults[i];
         if (strcmp(want, "attention") == 0)
             run_attention(&b);
+        if (strcmp(want, "decode") == 0)
+            run_decode(&b);
         for (size_t k = 0; k < sizeof models / sizeof models[0]; k++)
             if (strcmp(models[k].name, want) == 0)
                 run_model(&b, &models[k]);
