@@ -310,6 +310,13 @@ struct device_ops {
 
     /* --- optional (NULL where a backend has none) ------------------------------------------------
      */
+    /* token_logprobs of logits[rows,V] = x[rows,C] wte[V,C]^T, without keeping them. */
+    void (*head_logprobs)(struct device *dev, struct stream *s, float *logprobs, const void *x,
+                          const void *wte, const int32_t *targets, int64_t rows, int64_t channels,
+                          int64_t vocab, enum dtype dt, void *workspace);
+    /* Bytes it needs; 0 for a shape, dtype or GPU that it is not built for. */
+    size_t (*head_logprobs_workspace)(struct device *dev, int64_t rows, int64_t channels,
+                                      int64_t vocab, enum dtype dt);
     /* For devices with skinny_rows. A row's result does not depend on the others. */
     void (*skinny_gemm)(struct device *dev, struct stream *s, const struct skinny_gemm *g);
     /* Equal, but for rounding, to the separate entries. NULL where the device has no such entry. */

@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+enum { HEAD_ROWS = 128 }; /* from so many on log-probabilities are faster without logits */
+
 static const struct dropout no_dropout = {0};
 
 static void carve_io(struct gpt2_pass *p, struct carver *v, struct gpt2_pass_io *io)
@@ -95,6 +97,8 @@ void gpt2_pass_free(struct gpt2_pass *p)
             ops->event_free(p->dev, p->done[i]);
     if (p->memory)
         ops->free(p->dev, MEMORY_DEVICE, p->memory);
+    if (p->head_memory)
+        ops->free(p->dev, MEMORY_DEVICE, p->head_memory);
     if (p->io_memory)
         ops->free(p->dev, MEMORY_DEVICE, p->io_memory);
     if (p->host_memory)
@@ -262,6 +266,13 @@ static void skinny_logits(struct gpt2_pass *p, int64_t first, int64_t at, int64_
     p->dev->ops->skinny_gemm(p->dev, p->stream, &g);
 }
 
+/* to [n,C] = the rows of queries first .. first+n-1, behind the final norm. */
+static void select_rows(struct gpt2_pass *p, void *to, int64_t first, int64_t n)
+{
+    p->dev->ops->gather_rows(p->dev, p->stream, to, p->y, p->device.select + first, n,
+                             p->w->config.channels, p->w->dt);
+}
+
 void gpt2_pass_logits(struct gpt2_pass *p, int64_t first, int64_t n)
 {
     const struct gpt2_weights *w = p->w;
@@ -270,8 +281,7 @@ void gpt2_pass_logits(struct gpt2_pass *p, int64_t first, int64_t n)
             skinny_logits(p, first, at, min_i64(n - at, p->dev->skinny_rows));
         return;
     }
-    p->dev->ops->gather_rows(p->dev, p->stream, p->selected, p->y, p->device.select + first, n,
-                             w->config.channels, w->dt);
+    select_rows(p, p->selected, first, n);
     struct gemm g = {.m = n,
                      .n = w->wte_rows,
                      .k = w->config.channels,
@@ -283,4 +293,44 @@ void gpt2_pass_logits(struct gpt2_pass *p, int64_t first, int64_t n)
                      .transpose_b = true,
                      .ldd = gpt2_vocab_padded(&w->config)};
     p->dev->ops->gemm(p->dev, p->stream, &g);
+}
+
+/* Where head_memory has the rows of queries, and behind them the workspace. */
+static size_t selected_bytes(const struct gpt2_pass *p)
+{
+    size_t row = (size_t)p->w->config.channels * dtype_bytes(p->w->dt);
+    return (row * (size_t)p->max_queries + 255) / 256 * 256;
+}
+
+enum status gpt2_pass_keep_no_logits(struct gpt2_pass *p, struct error *e)
+{
+    const struct gpt2_config *c = &p->w->config;
+    const struct device_ops *ops = p->dev->ops;
+    size_t workspace = 0;
+    if (ops->head_logprobs)
+        workspace =
+            ops->head_logprobs_workspace(p->dev, p->max_queries, c->channels, c->vocab, p->w->dt);
+    if (workspace == 0)
+        return STATUS_OK;
+    return ops->alloc(p->dev, MEMORY_DEVICE, selected_bytes(p) + workspace, &p->head_memory, e);
+}
+
+void gpt2_pass_logprobs(struct gpt2_pass *p, int64_t n)
+{
+    const struct gpt2_config *c = &p->w->config;
+    const struct device_ops *ops = p->dev->ops;
+    if (p->head_memory && n >= HEAD_ROWS && !p->skinny) {
+        select_rows(p, p->head_memory, 0, n);
+        ops->head_logprobs(p->dev, p->stream, p->device.logprobs, p->head_memory, p->w->wte,
+                           p->device.targets, n, c->channels, c->vocab, p->w->dt,
+                           (char *)p->head_memory + selected_bytes(p));
+        return;
+    }
+    for (int64_t first = 0; first < n; first += p->logit_rows) {
+        int64_t rows = min_i64(p->logit_rows, n - first);
+        gpt2_pass_logits(p, first, rows);
+        ops->token_logprobs(p->dev, p->stream, p->device.logprobs + first, p->logits,
+                            p->device.targets + first, rows, c->vocab, gpt2_vocab_padded(c),
+                            DTYPE_F32);
+    }
 }

@@ -32,6 +32,7 @@ struct gpt2_pass {
     void *gelu;          /* [max_rows, 4C] */
     float *lse;          /* [max_rows, H] */
     void *selected;      /* [logit_rows, C] */
+    void *head_memory;   /* of gpt2_pass_keep_no_logits; NULL: none */
     bool skinny;         /* the body took the products of few rows: p->x is complete, p->y is not */
     struct decode_blocks resident; /* of passes of one row; blocks NULL: none */
     struct gpt2_pass_io other_host;
@@ -64,6 +65,10 @@ void gpt2_pass_set_resident(struct gpt2_pass *p, const struct decode_blocks *d);
 void gpt2_pass_body(struct gpt2_pass *p, int64_t rows, gpt2_attend *attend, void *arg);
 /* p->logits [n, Vp] of queries first .. first+n-1; n <= logit_rows. */
 void gpt2_pass_logits(struct gpt2_pass *p, int64_t first, int64_t n);
+/* p->device.logprobs of queries 0 .. n-1: log p of their targets. */
+void gpt2_pass_logprobs(struct gpt2_pass *p, int64_t n);
+/* Memory for gpt2_pass_logprobs to do so without logits, where the device can. */
+enum status gpt2_pass_keep_no_logits(struct gpt2_pass *p, struct error *e) MUST_CHECK;
 /* Results to the host. */
 void gpt2_pass_download(struct gpt2_pass *p);
 /* Behind the work of the pass: what gpt2_pass_wait waits for. */

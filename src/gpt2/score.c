@@ -21,8 +21,14 @@ enum status gpt2_scorer_create(struct gpt2_pass **p, const struct gpt2_weights *
                                int64_t logit_rows, struct error *e)
 {
     max_rows = max_i64(max_rows, w->config.context);
-    return gpt2_pass_create(p, w, max_rows, max_rows + GPT2_SCORE_MAX_ALTERNATIVES,
-                            min_i64(logit_rows, max_rows), e);
+    TRY(gpt2_pass_create(p, w, max_rows, max_rows + GPT2_SCORE_MAX_ALTERNATIVES,
+                         min_i64(logit_rows, max_rows), e));
+    enum status st = gpt2_pass_keep_no_logits(*p, e);
+    if (st != STATUS_OK) {
+        gpt2_pass_free(*p);
+        *p = NULL;
+    }
+    return st;
 }
 
 /* As many items from the front as one pass takes, at least one. */
@@ -103,17 +109,10 @@ static void take_results(const struct gpt2_pass_io *io, const struct group *g)
 
 static void queue_group(struct gpt2_pass *p, struct group *g)
 {
-    const struct gpt2_config *c = &p->w->config;
     fill_inputs(p, g);
     gpt2_pass_upload(p);
     gpt2_pass_body(p, g->rows, attend_full, g);
-    for (int64_t first = 0; first < g->queries; first += p->logit_rows) {
-        int64_t n = min_i64(p->logit_rows, g->queries - first);
-        gpt2_pass_logits(p, first, n);
-        p->dev->ops->token_logprobs(p->dev, p->stream, p->device.logprobs + first, p->logits,
-                                    p->device.targets + first, n, c->vocab, gpt2_vocab_padded(c),
-                                    DTYPE_F32);
-    }
+    gpt2_pass_logprobs(p, g->queries);
     gpt2_pass_download(p);
     gpt2_pass_mark(p);
 }

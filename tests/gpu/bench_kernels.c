@@ -2,9 +2,10 @@
  * micro-step, by events, median of several runs on random data; its TFLOP/s or GB/s; and the sum
  * over the layers, which predicts the micro-step and tokens/s of the trainer.
  *
- *     bench_kernels [small|xl|smp-xl|attention|decode]...      (default: small xl attention decode)
+ *     bench_kernels [small|xl|smp-xl|attention|scoring|decode]...      (default: all but smp-xl)
  *
- * attention: alone, at the shapes of the peers' table. decode: all blocks for one token. */
+ * attention: alone, at the shapes of the peers' table. scoring: log-probabilities. decode: all
+ * blocks for one token. */
 #include "base/checked.h"
 #include "base/philox.h"
 #include "device/device.h"
@@ -451,6 +452,59 @@ static void run_attention(struct bench *b)
     }
 }
 
+/* Log-probabilities of 16 texts of 1024 tokens by logits of 1024 rows at a time, and without. */
+enum { SCORED_ROWS = 16384, LOGIT_ROWS = 1024 };
+
+static void logits_and_logprobs(struct bench *b, struct data *d)
+{
+    const struct model *m = d->m;
+    for (int64_t first = 0; first < SCORED_ROWS; first += LOGIT_ROWS) {
+        gemm(b, (struct gemm){.m = LOGIT_ROWS,
+                              .n = m->vocab_padded,
+                              .k = m->channels,
+                              .a = (char *)d->x + first * m->channels * 2,
+                              .b = d->w,
+                              .d = d->logits,
+                              .transpose_b = true,
+                              .out_dt = DTYPE_F32});
+        b->ops->token_logprobs(b->dev, b->s, d->losses + first, d->logits, d->tokens + first,
+                               LOGIT_ROWS, m->vocab, m->vocab_padded, DTYPE_F32);
+    }
+}
+
+static void head_logprobs(struct bench *b, struct data *d)
+{
+    b->ops->head_logprobs(b->dev, b->s, d->losses, d->x, d->w, d->tokens, SCORED_ROWS,
+                          d->m->channels, d->m->vocab, DTYPE_BF16, d->workspace);
+}
+
+static void run_scoring(struct bench *b)
+{
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        struct data d;
+        if (models[i].batch * models[i].time < SCORED_ROWS)
+            continue;
+        data_init(b, &d, &models[i]);
+        double flop = 2.0 * SCORED_ROWS * (double)(models[i].channels * models[i].vocab_padded);
+        double ms = measure(b, &d, logits_and_logprobs);
+        printf("scoring %-8s logits, then log-probabilities %.3f ms, %.0f TFLOP/s\n",
+               models[i].name, ms, flop / ms * 1e-9);
+        size_t bytes =
+            b->ops->head_logprobs
+                ? b->ops->head_logprobs_workspace(b->dev, SCORED_ROWS, models[i].channels,
+                                                  models[i].vocab, DTYPE_BF16)
+                : 0;
+        if (bytes > 0) {
+            b->ops->free(b->dev, MEMORY_DEVICE, d.workspace);
+            d.workspace = take(b, bytes, false);
+            ms = measure(b, &d, head_logprobs);
+            printf("scoring %-8s without logits %.3f ms, %.0f TFLOP/s\n", models[i].name, ms,
+                   flop / ms * 1e-9);
+        }
+        data_release(b, &d);
+    }
+}
+
 static void decode_blocks(struct bench *b, struct data *d)
 {
     b->ops->decode_blocks(b->dev, b->s, d->decode);
@@ -540,7 +594,7 @@ int main(int argc, char **argv)
     struct bench b = {0};
     struct error e = {0};
     struct device_info info;
-    const char *defaults[] = {"small", "xl", "attention", "decode"};
+    const char *defaults[] = {"small", "xl", "attention", "scoring", "decode"};
     const int default_count = (int)(sizeof defaults / sizeof defaults[0]);
     if (device_open(&b.dev, "cuda", 0, &e) != STATUS_OK) {
         printf("bench_kernels: skipped: %s\n", e.message);
@@ -558,6 +612,8 @@ int main(int argc, char **argv)
         const char *want = argc > 1 ? argv[i + 1] : defaults[i];
         if (strcmp(want, "attention") == 0)
             run_attention(&b);
+        if (strcmp(want, "scoring") == 0)
+            run_scoring(&b);
         if (strcmp(want, "decode") == 0)
             run_decode(&b);
         for (size_t k = 0; k < sizeof models / sizeof models[0]; k++)

@@ -228,6 +228,41 @@ static void op_token_logprobs(struct parity *p)
     parity_output(p, "logprobs", out, rows, DTYPE_F32, 1);
 }
 
+/* Variant 1: more than a tile of rows, with tokens beyond a tile. */
+static void op_head_logprobs(struct parity *p)
+{
+    const int64_t rows = p->variant ? 150 : min_rows(p), c = p->channels, v = p->vocab;
+    const int64_t vp = p->vocab_padded;
+    void *x = parity_random(p, rows * c, p->dt, 1, 1.0f);
+    void *wte = parity_random(p, vp * c, p->dt, 2, 0.2f);
+    float *out = parity_blank(p, rows, DTYPE_F32);
+    int32_t *t = fx_tokens(rows, 2, v);
+    t[0] = -1;
+    t[rows - 1] = (int32_t)v - 1;
+    const int32_t *targets = parity_bytes(p, t, (size_t)rows * 4);
+    size_t bytes = 0;
+    if (p->ops->head_logprobs)
+        bytes = p->ops->head_logprobs_workspace(p->dev, rows, c, v, p->dt);
+    if (bytes > 0) {
+        void *workspace = parity_blank(p, (int64_t)bytes / 4, DTYPE_F32);
+        p->ops->head_logprobs(p->dev, p->s, out, x, wte, targets, rows, c, v, p->dt, workspace);
+    } else {
+        float *logits = parity_blank(p, rows * vp, DTYPE_F32);
+        struct gemm g = {.m = rows,
+                         .n = vp,
+                         .k = c,
+                         .a = x,
+                         .b = wte,
+                         .d = logits,
+                         .dt = p->dt,
+                         .out_dt = DTYPE_F32,
+                         .transpose_b = true};
+        p->ops->gemm(p->dev, p->s, &g);
+        p->ops->token_logprobs(p->dev, p->s, out, logits, targets, rows, v, vp, DTYPE_F32);
+    }
+    parity_output(p, "logprobs", out, rows, DTYPE_F32, 1);
+}
+
 static void op_bias_backward(struct parity *p)
 {
     const int64_t n = p->batch * p->time, c = p->channels;
@@ -557,6 +592,7 @@ static const struct walk walks[] = {
     {"attention_backward", op_attention_backward, {0, 1, -1}, false},
     {"classifier", op_classifier, {0, 1, -1}, true},
     {"token_logprobs", op_token_logprobs, {0, -1}, true},
+    {"head_logprobs", op_head_logprobs, {0, 1, -1}, true},
     {"bias_backward", op_bias_backward, {0, -1}, false},
     {"dropout_backward", op_dropout_backward, {0, 1, -1}, false},
     {"reduce_sum", op_reduce_sum, {0, -1}, false},

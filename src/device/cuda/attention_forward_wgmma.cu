@@ -5,6 +5,7 @@
 #include "device/cuda/attention.cuh"
 
 #if WITH_WGMMA
+#include "device/cuda/tensor_map.cuh"
 #include "device/cuda/wgmma.cuh"
 
 namespace
@@ -205,42 +206,16 @@ __global__ void __launch_bounds__(CUT::GROUPS *GROUP, CUT::BLOCKS)
     }
 }
 
-/* The runtime hands out the driver's function, so that nothing links to the driver. */
-decltype(&cuTensorMapEncodeTiled) find_encode()
-{
-    void *f = NULL;
-    cudaDriverEntryPointQueryResult found;
-#if CUDART_VERSION >= 12050
-    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000,
-                                                     cudaEnableDefault, &found);
-#else
-    cudaError_t e =
-        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &f, cudaEnableDefault, &found);
-#endif
-    return e == cudaSuccess && found == cudaDriverEntryPointSuccess
-               ? (decltype(&cuTensorMapEncodeTiled))f
-               : NULL;
-}
-
 /* qkv as [B][T][3H][D], copied in boxes of a tile's rows and 64 columns of one plane and head. */
 template <typename T>
 cudaError_t describe(CUtensorMap *map, const void *qkv, const attention_args &a)
 {
-    static const auto encode = find_encode();
     const cuuint64_t width = (cuuint64_t)(a.head_dim * (int64_t)sizeof(T)),
                      planes = (cuuint64_t)(3 * a.heads), time = (cuuint64_t)a.time;
     const cuuint64_t dims[] = {(cuuint64_t)a.head_dim, planes, time, (cuuint64_t)a.batch};
     const cuuint64_t strides[] = {width, width * planes, width * planes * time};
-    const cuuint32_t box[] = {PART, 1, KEYS, 1}, steps[] = {1, 1, 1, 1};
-    if (!encode)
-        return cudaErrorNotSupported;
-    CUresult rc = encode(map,
-                         std::is_same_v<T, __nv_bfloat16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                         4, (void *)qkv, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return rc == CUDA_SUCCESS ? cudaSuccess : cudaErrorNotSupported;
+    const cuuint32_t box[] = {PART, 1, KEYS, 1};
+    return describe_tensor<T>(map, qkv, dims, strides, box);
 }
 
 template <typename T, int DP, typename CUT>

@@ -83,6 +83,11 @@ cudaError_t cuda_classifier(cudaStream_t s, void *logits, float *losses, const i
 cudaError_t cuda_token_logprobs(cudaStream_t s, float *logprobs, const void *logits,
                                 const int32_t *targets, int64_t rows, int64_t vocab,
                                 int64_t vocab_padded, enum dtype dt);
+/* head_logprobs_wgmma.cu; compute capability 9.0, cudaErrorNotSupported where it is not built */
+size_t cuda_head_logprobs_workspace(int64_t rows, int64_t channels, int64_t vocab);
+cudaError_t cuda_head_logprobs(cudaStream_t s, float *logprobs, const void *x, const void *wte,
+                               const int32_t *targets, int64_t rows, int64_t channels,
+                               int64_t vocab, enum dtype dt, void *workspace, int multiprocessors);
 /* sampling.cu */
 cudaError_t cuda_sample(cudaStream_t s, int32_t *ids, float *logprobs, const void *logits,
                         const struct sampling *params, int64_t rows, int64_t vocab,

@@ -285,6 +285,25 @@ void cuda_op_token_logprobs(struct device *dev, struct stream *s, float *logprob
         cuda_token_logprobs(s->handle, logprobs, logits, targets, rows, vocab, vocab_padded, dt));
 }
 
+size_t cuda_op_head_logprobs_workspace(struct device *dev, int64_t rows, int64_t channels,
+                                       int64_t vocab, enum dtype dt)
+{
+    if (!cuda_of(dev)->wgmma || dt == DTYPE_F32)
+        return 0;
+    return cuda_head_logprobs_workspace(rows, channels, vocab);
+}
+
+void cuda_op_head_logprobs(struct device *dev, struct stream *s, float *logprobs, const void *x,
+                           const void *wte, const int32_t *targets, int64_t rows, int64_t channels,
+                           int64_t vocab, enum dtype dt, void *workspace)
+{
+    if (rows == 0 || !begin(dev, "head_logprobs", rows))
+        return;
+    cuda_ok(dev, "head_logprobs",
+            cuda_head_logprobs(s->handle, logprobs, x, wte, targets, rows, channels, vocab, dt,
+                               workspace, cuda_of(dev)->multiprocessors));
+}
+
 void cuda_op_skinny_gemm(struct device *dev, struct stream *s, const struct skinny_gemm *g)
 {
     if (g->rows == 0 || !begin(dev, "skinny_gemm", g->n))

@@ -71,6 +71,11 @@ void cuda_op_sample(struct device *dev, struct stream *s, int32_t *ids, float *l
 void cuda_op_token_logprobs(struct device *dev, struct stream *s, float *logprobs,
                             const void *logits, const int32_t *targets, int64_t rows, int64_t vocab,
                             int64_t vocab_padded, enum dtype dt);
+void cuda_op_head_logprobs(struct device *dev, struct stream *s, float *logprobs, const void *x,
+                           const void *wte, const int32_t *targets, int64_t rows, int64_t channels,
+                           int64_t vocab, enum dtype dt, void *workspace);
+size_t cuda_op_head_logprobs_workspace(struct device *dev, int64_t rows, int64_t channels,
+                                       int64_t vocab, enum dtype dt);
 void cuda_op_decode_blocks(struct device *dev, struct stream *s, const struct decode_blocks *d);
 void cuda_op_decode_blocks_prepare(struct device *dev, struct stream *s,
                                    const struct decode_blocks *d);
@@ -98,6 +103,8 @@ bool cuda_op_find_nonfinite(struct device *dev, struct stream *s, const void *x,
     .attention_cached_workspace = cuda_op_attention_cached_workspace,                   \
     .gather_rows = cuda_op_gather_rows, .sample = cuda_op_sample,                       \
     .token_logprobs = cuda_op_token_logprobs, .skinny_gemm = cuda_op_skinny_gemm,       \
+    .head_logprobs = cuda_op_head_logprobs,                                             \
+    .head_logprobs_workspace = cuda_op_head_logprobs_workspace,                         \
     .decode_blocks = cuda_op_decode_blocks,                                             \
     .decode_blocks_prepare = cuda_op_decode_blocks_prepare,                             \
     .decode_blocks_workspace = cuda_op_decode_blocks_workspace,                         \

@@ -39,16 +39,26 @@ template <int N> __device__ __forceinline__ void hold(float (&d)[N][4])
     for (int i = 0; i < N; i++)
         asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
 }
-/* Before the first product after other code has touched the registers of d. */
+/* Before products, when other code may have touched their registers. */
+__device__ __forceinline__ void wgmma_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+/* The same where the compiler might move such code behind it. */
 template <int N> __device__ __forceinline__ void wgmma_fence(float (&d)[N][4])
 {
     hold(d);
-    asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+    wgmma_fence();
 }
-/* Waits until at most PENDING committed groups are unfinished; d belongs to a finished one. */
-template <int PENDING, int N> __device__ __forceinline__ void wgmma_wait(float (&d)[N][4])
+/* Waits until at most PENDING committed groups are unfinished. */
+template <int PENDING> __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(PENDING) : "memory");
+}
+/* The same, and d belongs to a finished one. */
+template <int PENDING, int N> __device__ __forceinline__ void wgmma_wait(float (&d)[N][4])
+{
+    wgmma_wait<PENDING>();
     hold(d);
 }
 
@@ -60,6 +70,12 @@ template <int PENDING, int N> __device__ __forceinline__ void wgmma_wait(float (
 #define WGMMA_D96 WGMMA_D80, WGMMA_D4(10), WGMMA_D4(11)
 #define WGMMA_D112 WGMMA_D96, WGMMA_D4(12), WGMMA_D4(13)
 #define WGMMA_D128 WGMMA_D112, WGMMA_D4(14), WGMMA_D4(15)
+#define WGMMA_D192                                                                    \
+    WGMMA_D128, WGMMA_D4(16), WGMMA_D4(17), WGMMA_D4(18), WGMMA_D4(19), WGMMA_D4(20), \
+        WGMMA_D4(21), WGMMA_D4(22), WGMMA_D4(23)
+#define WGMMA_D256                                                                    \
+    WGMMA_D192, WGMMA_D4(24), WGMMA_D4(25), WGMMA_D4(26), WGMMA_D4(27), WGMMA_D4(28), \
+        WGMMA_D4(29), WGMMA_D4(30), WGMMA_D4(31)
 #define WGMMA_R64                                                                                \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
     "%25,%26,%27,%28,%29,%30,%31"
@@ -67,6 +83,11 @@ template <int PENDING, int N> __device__ __forceinline__ void wgmma_wait(float (
 #define WGMMA_R96 WGMMA_R80 ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define WGMMA_R112 WGMMA_R96 ",%48,%49,%50,%51,%52,%53,%54,%55"
 #define WGMMA_R128 WGMMA_R112 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA_R256                                                                                 \
+    WGMMA_R128 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83," \
+               "%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%"  \
+               "103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%"  \
+               "119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define WGMMA_A "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 /* `inputs` numbers the operands behind d; the predicate is whether to add to it. */
 #define WGMMA(N, TYPE, predicate, inputs, ...)                                                   \
@@ -75,6 +96,16 @@ template <int PENDING, int N> __device__ __forceinline__ void wgmma_wait(float (
                  "}, " inputs ";\n}\n"                                                           \
                  : WGMMA_D##N                                                                    \
                  : __VA_ARGS__, "r"((int)add))
+/* For a warpgroup, which has registers to give or needs more. */
+template <int REGISTERS> __device__ __forceinline__ void fewer_registers()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(REGISTERS));
+}
+template <int REGISTERS> __device__ __forceinline__ void more_registers()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(REGISTERS));
+}
+
 #define WGMMA_OF(N, predicate, inputs, ...)                   \
     do {                                                      \
         if constexpr (std::is_same_v<T, __nv_bfloat16>)       \
@@ -90,7 +121,13 @@ __device__ __forceinline__ void wgmma(float (&d)[8][4], uint64_t a, uint64_t b, 
 {
     WGMMA_OF(64, "%34", "%32, %33, add, 1, 1, 0, 0", "l"(a), "l"(b));
 }
-/* The same with a in registers, as the accumulators of an earlier product would lie. */
+/* d[64,256] = a[64,16] b[16,256] likewise. */
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[32][4], uint64_t a, uint64_t b, bool add)
+{
+    WGMMA_OF(256, "%130", "%128, %129, add, 1, 1, 0, 0", "l"(a), "l"(b));
+}
+/* d[64,64] with a in registers, as the accumulators of an earlier product would lie. */
 template <typename T>
 __device__ __forceinline__ void wgmma(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b,
                                       bool add)
