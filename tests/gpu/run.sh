@@ -57,7 +57,7 @@ tap kernels "$build/gpu/test_cuda_kernels"
 tap parity "$build/tests/test_parity" cuda
 checked memcheck "$build/gpu/test_cuda_kernels" --quick
 checked racecheck "$build/gpu/test_cuda_kernels" --quick
-for part in skinny attention_cached head_logprobs; do # what decoding and scoring are made of
+for part in skinny attention_cached decode_blocks head_logprobs; do # what decoding and scoring are made of
     checked memcheck "$build/tests/test_parity" cuda $part
     checked racecheck "$build/tests/test_parity" cuda $part
 done

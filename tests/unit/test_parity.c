@@ -565,6 +565,16 @@ static void op_decode_blocks(struct parity *p)
     parity_output(p, "values", blocks[LAYERS - 1].values, (int64_t)cache, p->dt, 4);
 }
 
+/* The same with a head a multiprocessor, all of whose keys are one block's, at a size of its own.
+ */
+static void op_many_heads(struct parity *p)
+{
+    const int64_t time = p->time, channels = p->channels, heads = p->heads;
+    p->time = 300, p->channels = 1056, p->heads = 132;
+    op_decode_blocks(p);
+    p->time = time, p->channels = channels, p->heads = heads;
+}
+
 /* --- the walk
  * -------------------------------------------------------------------------------------- */
 
@@ -601,6 +611,7 @@ static const struct walk walks[] = {
     {"kv_append and attention_cached", op_decode, {0, 1, -1}, false},
     {"skinny_gemm", op_skinny, {0, 1, 2, -1}, false},
     {"decode_blocks", op_decode_blocks, {0, -1}, false},
+    {"one token of many heads", op_many_heads, {0, -1}, true},
     {"gather_rows", op_gather_rows, {0, -1}, false},
     {"sample", op_sample, {0, -1}, true},
     {"find_nonfinite", op_find_nonfinite, {0, -1}, false},
@@ -615,6 +626,7 @@ static const struct shape shapes[] = {
     {1, 1, 80, 1, 0.0f},    {1, 17, 80, 10, 0.1f},  {2, 67, 128, 2, 0.1f},
     {1, 130, 224, 2, 0.0f}, {1, 129, 192, 2, 0.0f}, {3, 64, 256, 2, 0.2f},
     {1, 1023, 80, 1, 0.1f}, {1, 33, 40, 5, 0.0f}, /* fewer columns than a GPU has multiprocessors */
+    {1, 300, 192, 3, 0.0f},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

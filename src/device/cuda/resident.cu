@@ -2,8 +2,8 @@
  *
  * One token's products are so small that the end of one kernel and the start of the next cost more
  * than their work. Here a block a multiprocessor lives through the whole pass. What a product needs
- * of the one before goes through memory and a barrier over the device, four a layer; the weights,
- * which depend on nothing, are streamed ahead (resident_weights.cuh). Norms, and the merging of
+ * of the one before goes through memory (resident_exchange.cuh); the weights, which depend on
+ * nothing, are streamed ahead (resident_weights.cuh). Norms, and the merging of
  * attention's parts, are computed by each block for itself.
  *
  * A product with one row is a dot product a column. The matrix unit computes it with few
@@ -39,37 +39,16 @@ template <typename T> struct arguments {
     T *x;                 /* [C] in and out */
     word *input, *middle; /* [C] of a block, and behind its attention */
     word *qkv, *hidden;   /* [3C], [4C] */
-    counts *counts;
+    struct progress *progress;
 };
 
 /* Shared memory before the slots. */
 struct shared_memory {
     float sums[MOST_UNITS][8];
-    float2 spread[WARPS]; /* of a norm: sum, and squares about the warp's mean */
+    float4 spread[WARPS]; /* of a norm, by warp: mean, squares about it, how many (constant) */
     uint64_t full[MOST_SLOTS], empty[MOST_SLOTS];
     int32_t pages[MOST_PAGES]; /* of the sequence */
 };
-
-/* --- the barrier over the device: arrive, do something that needs nobody, wait ------------------
- */
-
-/* Threads below FINISHERS have sent what others will receive, and all have received what they
- * need. */
-template <typename T> __device__ __forceinline__ void arrive(const arguments<T> &a)
-{
-    if (threadIdx.x < FINISHERS)
-        asm volatile("bar.sync 1, %0;\n" ::"n"(FINISHERS) : "memory");
-    if (threadIdx.x == 0)
-        add_count(a.counts);
-}
-/* For the first `blocks` blocks. */
-template <typename T>
-__device__ __forceinline__ void wait_for(const arguments<T> &a, awaited &w, int blocks)
-{
-    if (threadIdx.x < 32)
-        w.wait(a.counts, blocks);
-    team_barrier();
-}
 
 /* --- inputs of products: each ends with a barrier of the team -----------------------------------
  * x lies in shared memory as the matrix unit wants it: of each 8 elements 0 1, 4 5, 2 3, 6 7.
@@ -87,16 +66,14 @@ template <typename T> struct parameters {
     __device__ __forceinline__ parameters(const decode_block &b, const share &s, int channels)
         : norm_w(make_uint4(0, 0, 0, 0)), norm_b(norm_w), bias()
     {
-        int t = (int)threadIdx.x;
-        const T *biases = (const T *)(s.which == QKV    ? b.qkv_b
-                                      : s.which == PROJ ? b.proj_b
-                                      : s.which == FC   ? b.fc_b
-                                                        : b.fcproj_b);
-        if (s.finishes())
-            bias = biases[s.column()];
-        if (t * 8 < channels && (s.which == QKV || s.which == FC)) {
-            norm_w = ((const uint4 *)(s.which == QKV ? b.ln1_w : b.ln2_w))[t];
-            norm_b = ((const uint4 *)(s.which == QKV ? b.ln1_b : b.ln2_b))[t];
+        /* in decode_block: a norm's two, then weight and bias of two products */
+        const T *const *tensors = (const T *const *)&b.ln1_w + (s.which < FC ? 0 : 6);
+        if (s.ends)
+            bias = tensors[s.which % 2 ? 5 : 3][s.column];
+        int c = (int)threadIdx.x * 8;
+        if (c < channels && s.which % 2 == 0) {
+            norm_w = *(const uint4 *)(tensors[0] + c);
+            norm_b = *(const uint4 *)(tensors[1] + c);
         }
     }
 };
@@ -124,22 +101,22 @@ __device__ __forceinline__ void load_normed(const arguments<T> &a, const paramet
             squares += mine ? (x[j] - mean) * (x[j] - mean) : 0.0f;
         squares = warp_sum(squares);
         if (threadIdx.x % 32 == 0)
-            m.spread[warp] = make_float2(mean, squares);
+            *(float2 *)&m.spread[warp] = make_float2(mean, squares);
     }
     team_barrier();
     if (mine) {
         float mean = 0.0f, squares = 0.0f;
-        float2 warps[CHUNKS];
+        float4 warps[CHUNKS];
 #pragma unroll
         for (int w = 0; w < CHUNKS; w++) {
-            warps[w] = m.spread[w]; /* zero where there is no channel */
-            mean += warps[w].x * (float)max(0, min(256, a.channels - w * 256));
+            warps[w] = m.spread[w];
+            mean += warps[w].x * warps[w].z;
         }
         mean *= a.inverse_channels;
 #pragma unroll
         for (int w = 0; w < CHUNKS; w++) {
             float off = warps[w].x - mean;
-            squares += warps[w].y + off * off * (float)max(0, min(256, a.channels - w * 256));
+            squares += warps[w].y + off * off * warps[w].z;
         }
         float rstd = rsqrtf(squares * a.inverse_channels + a.epsilon);
         vec<T, 8> w = elements<T>(p.norm_w), b = elements<T>(p.norm_b);
@@ -155,42 +132,43 @@ __device__ __forceinline__ void load_normed(const arguments<T> &a, const paramet
 template <typename T>
 __device__ __forceinline__ void load_hidden(const arguments<T> &a, unsigned tag, T *to)
 {
-    int c = (int)threadIdx.x * 8, c2 = c + THREADS * 8, n = 4 * a.channels;
-    static_assert(4 * MOST_CHANNELS <= 2 * THREADS * 8, "");
-    if (c2 < n) {
-        uint4 both[2];
-        receive8({a.hidden + c, a.hidden + c2}, tag, both);
-        store8(to + c, both[0]);
-        store8(to + c2, both[1]);
-    } else if (c < n) {
-        store8(to + c, receive8(a.hidden + c, tag));
+    constexpr int PIECES = (4 * MOST_CHANNELS + THREADS * 8 - 1) / (THREADS * 8);
+    int c = (int)threadIdx.x * 8, n = 4 * a.channels;
+    if (c < n) {
+        const word *from[PIECES];
+        uint4 v[PIECES];
+#pragma unroll
+        for (int i = 0; i < PIECES; i++)
+            from[i] = a.hidden + (c + i * THREADS * 8 < n ? c + i * THREADS * 8 : c);
+        receive8(from, tag, v);
+#pragma unroll
+        for (int i = 0; i < PIECES; i++)
+            if (c + i * THREADS * 8 < n)
+                store8(to + c + i * THREADS * 8, v[i]);
     }
     team_barrier();
 }
 
 /* The heads' outputs from their `used` parts, in order. */
 template <typename T>
-__device__ __forceinline__ void load_attention(const arguments<T> &a, int used, unsigned tag, T *to)
+__device__ __forceinline__ void load_attention(const arguments<T> &a, const wide_word *states,
+                                               const wide_word *outputs, int used, unsigned tag,
+                                               T *to)
 {
-    const attention_shape &s = a.attention;
-    int c = (int)threadIdx.x * 4;
+    int c = (int)threadIdx.x * 8;
     if (c < a.channels) {
-        int head = c / s.head_dim, d = c - head * s.head_dim;
-        const wide_word *states = s.states + 2 * head * s.parts;
-        const wide_word *outputs = s.outputs + (size_t)head * s.parts * s.head_dim + d;
-        attention_state<4> st;
+        attention_state<8> st;
 #pragma unroll 1
         for (int i = 0; i < used; i++) {
-            float2 state, low, high;
-            receive2_4(states + 2 * i, outputs + (size_t)i * s.head_dim, tag, state, low, high);
-            st.merge(state.x, state.y, {low.x, low.y, high.x, high.y});
+            float o[8];
+            float2 state = receive2_8(states + 2 * i, outputs + i * a.attention.head_dim, tag, o);
+            st.merge(state.x, state.y, o);
         }
         float scale = 1.0f / st.total;
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            st.o[j] *= scale;
-        uint32_t *at = (uint32_t *)(to + c / 8 * 8) + c / 4 % 2; /* as store8 */
-        at[0] = pack<T>(st.o[0], st.o[1]), at[2] = pack<T>(st.o[2], st.o[3]);
+        store8(to + c, make_uint4(pack<T>(st.o[0] * scale, st.o[1] * scale),
+                                  pack<T>(st.o[2] * scale, st.o[3] * scale),
+                                  pack<T>(st.o[4] * scale, st.o[5] * scale),
+                                  pack<T>(st.o[6] * scale, st.o[7] * scale)));
     }
     team_barrier();
 }
@@ -211,9 +189,7 @@ __device__ __forceinline__ void multiply(const share &s, int &unit, weight_reade
             x += (uint32_t)(unit % 4 * channels) * 2;
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++)
-            mine[i] = (lane + 32 * i) * 8 < channels
-                          ? load_shared(x + (uint32_t)(lane + 32 * i) * 16)
-                          : make_uint4(0, 0, 0, 0);
+            mine[i] = load_shared(x + (uint32_t)(lane + 32 * i) * 16);
         reader.wait();
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++)
@@ -268,7 +244,8 @@ template <typename T> __device__ __forceinline__ const int32_t *pages_of(const a
 /* The shared memory before anybody uses it; then a barrier. */
 template <typename T>
 __device__ __forceinline__ void prepare_shared(const arguments<T> &a, const weight_slots &ring,
-                                               shared_memory &m, decode_block *blocks, char *slots)
+                                               shared_memory &m, decode_block *blocks, T *x,
+                                               int padded, char *slots)
 {
     int t = (int)threadIdx.x, n = (int)blockDim.x;
     if (t == 0) {
@@ -283,7 +260,9 @@ __device__ __forceinline__ void prepare_shared(const arguments<T> &a, const weig
     for (int i = t; i < min(MOST_PAGES, a.attention.max_pages); i += n)
         m.pages[i] = pages_of(a)[i];
     if (t < WARPS)
-        m.spread[t] = make_float2(0.0f, 0.0f);
+        m.spread[t] = make_float4(0.0f, 0.0f, (float)max(0, min(256, a.channels - t * 256)), 0.0f);
+    for (int i = t; i < 3 * a.channels + padded; i += n)
+        ((unsigned short *)x)[i] = 0;
     int used = a.channels * (int)sizeof(T);
     for (int i = 0; i < ring.count; i++)
         for (int at = used + 16 * t; at < ring.stride; at += 16 * n)
@@ -299,26 +278,31 @@ __global__ void __launch_bounds__(THREADS + 32, 1) kernel(const __grid_constant_
     shared_memory &m = *(shared_memory *)memory;
     decode_block *blocks = (decode_block *)(&m + 1);
     T *x = (T *)(blocks + a.layers);
-    attention_scratch<LANES> &scratch = *(attention_scratch<LANES> *)x;
+    attention_scratch<LANES> &scratch =
+        *(attention_scratch<LANES> *)(x + 3 * a.channels + CHUNKS * 256);
     const weight_slots ring = {shared_address(memory) + (uint32_t)a.slots_at,
                                shared_address(m.full), shared_address(m.empty), a.slots,
                                CHUNKS * 512};
-    prepare_shared(a, ring, m, blocks, memory + a.slots_at);
+    prepare_shared(a, ring, m, blocks, x, CHUNKS * 256, memory + a.slots_at);
     __syncthreads();
     if (threadIdx.x >= THREADS) {
         if (threadIdx.x == THREADS)
-            stream_weights(ring, unit_cursor<T>(a.deals, a.weights, a.layers, a.channels),
-                           a.channels);
+            stream_weights(ring, a.deals, a.weights, a.layers, a.channels);
         return;
     }
     int t = (int)threadIdx.x, warps_unit = t / 32 /* of the product */, position = a.positions[0];
     int all = (int)gridDim.x;
-    unsigned tag = a.counts->time + 1;
+    unsigned tag = a.progress->time + 1;
     weight_reader reader(ring);
-    awaited counted;
     const int32_t *pages = a.attention.max_pages <= MOST_PAGES ? m.pages : pages_of(a);
     attention_cut cut(position + 1, a.attention.parts);
-    int units = a.attention.heads * cut.used;
+    bool attends = (int)blockIdx.x < a.attention.heads * cut.used;
+    attention_unit<T, LANES> unit(a.attention, pages, position, (int)blockIdx.x, cut);
+    int head = t * 8 / a.attention.head_dim, first_part = head * a.attention.parts;
+    const wide_word *states = a.attention.states + 2 * first_part;
+    const wide_word *outputs = a.attention.outputs + first_part * a.attention.head_dim +
+                               (t * 8 - head * a.attention.head_dim);
+    awaited counted;
     share s(a.deals);
     parameters<T> p(blocks[0], s, a.channels);
     for (int c = (int)blockIdx.x * THREADS + t; c < a.channels; c += all * THREADS)
@@ -327,59 +311,48 @@ __global__ void __launch_bounds__(THREADS + 32, 1) kernel(const __grid_constant_
         const word *residual = nullptr;
         word *result;
         if (s.which == PROJ) {
-            const decode_block &b = blocks[layer];
-            for (int unit = (int)blockIdx.x; unit < units; unit += all) {
-                attention_unit<T, LANES> one(a.attention, b.keys, b.values, pages, position, unit,
-                                             cut);
-                one.load_old();
-                one.run(a.qkv, tag, scratch);
-                team_barrier(); /* scratch has been read */
-            }
-            if ((int)blockIdx.x < units)
-                arrive(a);
-            wait_for(a, counted, min(units, all));
-            load_attention(a, cut.used, tag, x);
+            if (attends)
+                unit.run(a.qkv, tag, scratch);
+            load_attention(a, states, outputs, cut.used, tag, x);
             residual = a.input, result = a.middle;
         } else if (s.which == FCPROJ) {
+            if (t < 32)
+                counted.wait(a.progress);
+            team_barrier();
             load_hidden(a, tag, x);
             residual = a.middle, result = a.input;
         } else {
+            if (s.which == QKV)
+                unit.begin(blocks[layer]);
             load_normed<T, CHUNKS>(a, p, s.which == QKV ? a.input : a.middle, tag, m, x);
             result = s.which == QKV ? a.qkv : a.hidden;
-            if (s.which == QKV && (int)blockIdx.x < units)
-                attention_unit<T, LANES>(a.attention, blocks[layer].keys, blocks[layer].values,
-                                         pages, position, (int)blockIdx.x, cut)
-                    .prefetch();
         }
         tag += s.which == QKV;
         word before = 0;
-        if (residual && s.finishes())
-            before = load_relaxed_one(residual + s.column()); /* the block has received it */
+        if (residual && s.ends)
+            before = load_relaxed_one(residual + s.column); /* the block has received it */
         multiply<CHUNKS, T>(s, warps_unit, reader, ring, m, shared_address(x), a.channels);
         layer += s.which == FCPROJ;
         float v = sum_of(s, m);
-        if (s.finishes()) {
+        if (s.ends) {
             v += to_f32(p.bias) + to_f32(value_of<T>(before));
             v = s.which == FC ? gelu(v) : v;
             if (layer == a.layers)
-                a.x[s.column()] = from_f32<T>(v);
+                a.x[s.column] = from_f32<T>(v);
             else
-                send(result + s.column(), from_f32<T>(v), tag);
+                send(result + s.column, from_f32<T>(v), tag);
         }
         if (layer == a.layers)
             break;
-        bool barrier = s.which != QKV; /* a head's block sees by the words that they are there */
-        if (barrier)
-            arrive(a);
+        if (s.which == FC && t == 0)
+            add_count(a.progress);
         s.next(a.deals);
         p = parameters<T>(blocks[layer], s, a.channels);
-        if (barrier)
-            wait_for(a, counted, all);
     }
-    if (threadIdx.x == 0 && atomicAdd(&a.counts->done, 1u) == gridDim.x - 1) {
+    if (t == 0 && atomicAdd(&a.progress->done, 1u) == gridDim.x - 1) {
         for (int i = 0; i < COUNTS; i++) /* all have seen the last of them */
-            a.counts->of[i].value = 0;
-        a.counts->done = 0, a.counts->time = tag;
+            a.progress->of[i].value = 0;
+        a.progress->done = 0, a.progress->time = tag;
     }
 #endif
 }
@@ -427,7 +400,7 @@ size_t x_bytes(const shape &s)
 {
     size_t scratch =
         s.head_dim <= 64 ? sizeof(attention_scratch<8>) : sizeof(attention_scratch<16>);
-    return std::max(4 * (size_t)s.channels * 2, scratch);
+    return 3 * (size_t)s.channels * 2 + (size_t)s.stride + scratch;
 }
 size_t slots_at(const shape &s)
 {
@@ -450,7 +423,7 @@ size_t parts_of(const shape &s)
 /* Behind the weights. */
 size_t exchange_bytes(const shape &s)
 {
-    return sizeof(counts) + parts_of(s) * (size_t)(s.head_dim + 2) * sizeof(wide_word) +
+    return sizeof(struct progress) + parts_of(s) * (size_t)(s.head_dim + 2) * sizeof(wide_word) +
            9 * (size_t)s.channels * sizeof(word);
 }
 
@@ -460,8 +433,8 @@ shape shape_of(int64_t layers, int64_t channels, int64_t heads, enum dtype dt, i
     int64_t parts = multiprocessors / heads;
     int columns = (int)((channels + multiprocessors - 1) / multiprocessors), units = 4 * columns;
     s.parts = (int)(parts < 1 ? 1 : parts < MOST_PARTS ? parts : MOST_PARTS);
-    if (dt == DTYPE_F32 || channels % 8 || channels > MOST_CHANNELS || s.head_dim % 8 ||
-        s.head_dim > 128 || units > MOST_UNITS)
+    if (dt == DTYPE_F32 || channels < multiprocessors || heads > multiprocessors || channels % 8 ||
+        channels > MOST_CHANNELS || s.head_dim % 8 || s.head_dim > 128 || units > MOST_UNITS)
         return s;
     s.stride = chunks_of(channels) * 512;
     s.slots = MOST_SLOTS;
@@ -491,8 +464,8 @@ arguments<T> arguments_of(const struct decode_blocks *d, const shape &s, int mul
     t.channels = c, t.heads = (int)d->heads, t.head_dim = (int)s.head_dim, t.parts = s.parts;
     t.max_pages = (int)d->max_pages, t.page_tokens = (int)d->page_tokens;
     t.scale_log2 = 1.4426950408889634f / sqrtf((float)s.head_dim);
-    a.counts = (counts *)(weights + weights_of(s));
-    t.outputs = (wide_word *)(a.counts + 1);
+    a.progress = (struct progress *)(weights + weights_of(s));
+    t.outputs = (wide_word *)(a.progress + 1);
     t.states = t.outputs + parts_of(s) * (size_t)s.head_dim;
     a.input = (word *)(t.states + 2 * parts_of(s));
     a.middle = a.input + c, a.qkv = a.middle + c, a.hidden = a.qkv + 3 * c;

@@ -50,76 +50,72 @@ template <int LANES> struct attention_scratch {
 };
 
 template <typename T, int LANES> struct attention_unit {
-    static constexpr int GROUPS = 32 / LANES, STRIDE = WARPS * GROUPS, BATCH = 2;
+    static constexpr int GROUPS = 32 / LANES, STRIDE = WARPS * GROUPS, BATCH = 4;
     const attention_shape &a;
-    T *key_cache, *value_cache; /* of the layer */
-    const int32_t *pages;       /* of the sequence */
-    int position, head, part, key, last, channel;
-    int64_t newest; /* the token's own place in the cache */
-    bool mine;      /* my 8 channels are within the head */
+    const int32_t *pages; /* of the sequence */
+    int position, head, part, first, last, channel;
+    bool mine;                    /* my 8 channels are within the head */
+    bool has_newest;              /* the token's own key is one of mine */
+    uint32_t rows[BATCH], newest; /* of the first keys in the cache, and of the token's own */
+    T *key_cache, *value_cache;   /* of the layer */
     uint4 keys[BATCH], values[BATCH];
 
     /* unit: head * cut.used + part */
-    __device__ __forceinline__ attention_unit(const attention_shape &a_, void *keys_, void *values_,
-                                              const int32_t *pages_, int position_, int unit,
-                                              const attention_cut &cut)
-        : a(a_), key_cache((T *)keys_), value_cache((T *)values_), pages(pages_),
-          position(position_)
+    __device__ __forceinline__ attention_unit(const attention_shape &a_, const int32_t *pages_,
+                                              int position_, int unit, const attention_cut &cut)
+        : a(a_), pages(pages_), position(position_)
     {
         int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, c = lane % LANES * 8;
         head = unit / cut.used, part = unit % cut.used;
-        last = min(position + 1, (part + 1) * cut.each);
-        key = part * cut.each + warp * GROUPS + lane / LANES;
-        mine = c < a.head_dim;
+        mine = head < a.heads && c < a.head_dim;
+        last = head < a.heads ? min(position + 1, (part + 1) * cut.each) : 0;
+        first = part * cut.each + warp * GROUPS + lane / LANES;
         channel = head * a.head_dim + c;
-        newest = place(position);
-    }
-    __device__ __forceinline__ int64_t place(int at) const
-    {
-        return cache_row(pages, a.page_tokens, (uint32_t)at) * a.channels + channel;
-    }
-    /* The first keys and values on their way from memory to the L2 cache. */
-    __device__ __forceinline__ void prefetch() const
-    {
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
-            if (mine && key + i * STRIDE < min(last, position)) {
-                prefetch_l2(key_cache + place(key + i * STRIDE));
-                prefetch_l2(value_cache + place(key + i * STRIDE));
-            }
+            rows[i] = first + i * STRIDE < last ? row(first + i * STRIDE) : 0;
+        has_newest =
+            mine && last == position + 1 && position >= first && (position - first) % STRIDE == 0;
+        newest = row(position);
     }
-    __device__ __forceinline__ void load_old()
+    __device__ __forceinline__ uint32_t row(int at) const
     {
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            int at = key + i * STRIDE;
-            keys[i] = values[i] = make_uint4(0, 0, 0, 0);
-            if (!mine || at >= last || at == position)
-                continue;
-            int64_t from = place(at);
+        return (uint32_t)cache_row(pages, a.page_tokens, (uint32_t)at);
+    }
+    __device__ __forceinline__ void load(int i, int at, uint32_t row)
+    {
+        keys[i] = values[i] = make_uint4(0, 0, 0, 0);
+        if (mine && at < last && at != position) {
+            size_t from = (size_t)row * (unsigned)a.channels + (unsigned)channel;
             keys[i] = *(const uint4 *)(key_cache + from);
             values[i] = *(const uint4 *)(value_cache + from);
         }
     }
-    /* The newest, when it is one of those at hand; also to the cache. */
-    __device__ __forceinline__ void put_newest(uint4 new_key, uint4 new_value)
+    /* The first keys and values of a layer, which are there before the kernel begins. */
+    __device__ __forceinline__ void begin(const decode_block &b)
     {
+        key_cache = (T *)b.keys, value_cache = (T *)b.values;
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            if (!mine || key + i * STRIDE != position || position >= last)
-                continue;
-            keys[i] = new_key, values[i] = new_value;
-            *(uint4 *)(key_cache + newest) = new_key;
-            *(uint4 *)(value_cache + newest) = new_value;
+        for (int i = 0; i < BATCH; i++)
+            load(i, first + i * STRIDE, rows[i]);
+    }
+    /* The token's own to the cache. */
+    __device__ __forceinline__ void keep_newest(uint4 new_key, uint4 new_value) const
+    {
+        if (has_newest) {
+            size_t to = (size_t)newest * (unsigned)a.channels + (unsigned)channel;
+            *(uint4 *)(key_cache + to) = new_key;
+            *(uint4 *)(value_cache + to) = new_value;
         }
     }
-    __device__ __forceinline__ void add_keys(const float (&query)[8], attention_state<8> &st) const;
+    __device__ __forceinline__ void add_keys(int key, const float (&query)[8],
+                                             attention_state<8> &st) const;
     __device__ __forceinline__ void run(const word *qkv, unsigned tag,
                                         attention_scratch<LANES> &scratch);
 };
 
 template <typename T, int LANES>
-__device__ __forceinline__ void attention_unit<T, LANES>::add_keys(const float (&query)[8],
+__device__ __forceinline__ void attention_unit<T, LANES>::add_keys(int key, const float (&query)[8],
                                                                    attention_state<8> &st) const
 {
     float s[BATCH], top = st.top;
@@ -152,13 +148,19 @@ __device__ __forceinline__ void attention_unit<T, LANES>::run(const word *qkv, u
         for (int i = 0; i < 8; i++)
             query[i] = to_f32(v.v[i]);
     }
-    while (key - group < last) { /* as often in all lanes of a warp */
-        put_newest(fresh[1], fresh[2]);
-        add_keys(query, st);
+    for (int key = first; key - group < last;) { /* as often in all lanes of a warp */
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (key + i * STRIDE == position)
+                keys[i] = fresh[1], values[i] = fresh[2];
+        add_keys(key, query, st);
         key += STRIDE * BATCH;
         if (key - group < last)
-            load_old();
+#pragma unroll
+            for (int i = 0; i < BATCH; i++)
+                load(i, key + i * STRIDE, key + i * STRIDE < last ? row(key + i * STRIDE) : 0);
     }
+    keep_newest(fresh[1], fresh[2]);
     __syncwarp();
     st.merge_groups<LANES>();
     if (group == 0) {
@@ -171,10 +173,10 @@ __device__ __forceinline__ void attention_unit<T, LANES>::run(const word *qkv, u
     int t = (int)threadIdx.x;
     if (t < LANES * 8) { /* a channel each; of a part at least one key is there */
         float top = scratch.top[0], total = 0.0f, o = 0.0f;
-#pragma unroll 5
+#pragma unroll
         for (int w = 1; w < WARPS; w++)
             top = fmaxf(top, scratch.top[w]);
-#pragma unroll 4
+#pragma unroll
         for (int w = 0; w < WARPS; w++) {
             float f = exp2_fast(scratch.top[w] - top);
             total += f * scratch.total[w];

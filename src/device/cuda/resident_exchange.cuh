@@ -1,11 +1,14 @@
 /* resident_exchange.cuh - what the blocks of resident.cu tell each other, and when.
  *
- * An ordered barrier would make a block wait until its results have arrived, then count itself,
- * then the others see the sum, then ask for the results: four ways to the L2 cache. Here every word
- * carries, beside its value, the tag of its time, so a reader sees by itself whether it is there.
- * Results and count are sent at once, without order; the count only keeps readers from asking too
- * early and too often. A word is written again when all blocks have counted themselves behind its
- * reading, so that a tag of 16 bits is enough: what was there before is one older.
+ * A barrier would make a block wait until its results have arrived, then count itself, then the
+ * others see the sum, then ask for the results: four ways to the L2 cache. Here every word carries,
+ * beside its value, the tag of its time, so a reader asks for it until it is there; nothing is
+ * ordered by anything else.
+ *
+ * A word may be written again when all have read it. Every block has a column of each product, so
+ * what it gives to the next product says that it has read all of its own input; who has received
+ * one product's results of all blocks knows it of all of them. Between two writings of a word lie
+ * at least four products, so a tag of 16 bits is enough: what was there before is one older.
  * Source: PTX ISA, "Memory Consistency Model" (relaxed accesses). */
 #ifndef DEVICE_CUDA_RESIDENT_EXCHANGE_CUH
 #define DEVICE_CUDA_RESIDENT_EXCHANGE_CUH
@@ -99,49 +102,61 @@ template <typename T> __device__ __forceinline__ T value_of(word w)
     u.bits = (unsigned short)w;
     return u.value;
 }
-/* 2 values at `first` and 4 at `second`, both aligned to 16 bytes. */
-__device__ __forceinline__ void receive2_4(const wide_word *first, const wide_word *second,
-                                           unsigned tag, float2 &a, float2 &low, float2 &high)
+/* 2 values at `first` and 8 at `second`, both aligned to 16 bytes. */
+__device__ __forceinline__ float2 receive2_8(const wide_word *first, const wide_word *second,
+                                             unsigned tag, float (&to)[8])
 {
-    uint4 u, v, w;
-    do
-        u = load_relaxed(first), v = load_relaxed(second), w = load_relaxed(second + 2);
-    while (u.y != tag || u.w != tag || v.y != tag || v.w != tag || w.y != tag || w.w != tag);
-    a = make_float2(__uint_as_float(u.x), __uint_as_float(u.z));
-    low = make_float2(__uint_as_float(v.x), __uint_as_float(v.z));
-    high = make_float2(__uint_as_float(w.x), __uint_as_float(w.z));
+    uint4 u, v[4];
+    bool missing;
+    do {
+        u = load_relaxed(first);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = load_relaxed(second + 2 * i);
+        missing = u.y != tag || u.w != tag;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            missing |= v[i].y != tag || v[i].w != tag;
+    } while (missing);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        to[2 * i] = __uint_as_float(v[i].x), to[2 * i + 1] = __uint_as_float(v[i].z);
+    return make_float2(__uint_as_float(u.x), __uint_as_float(u.z));
 }
 
-/* --- counts --------------------------------------------------------------------------------------
+/* --- time, and a count ---------------------------------------------------------------------------
+ * A block asks for up to 28 KB of words from FC at a time: too early and too often, that is in the
+ * way of the weights. A count of the blocks that have sent theirs tells when to begin. It says
+ * nothing about the words, and comes and goes without order too.
  */
 constexpr int COUNTS = 8; /* so that the blocks do not all add to one */
 
-struct counts {
+struct progress {
+    unsigned done; /* blocks of this call */
+    unsigned time; /* the last tag in use */
+    unsigned unused[30];
     struct {
         unsigned value, unused[31];
     } of[COUNTS]; /* zero between calls */
-    unsigned done;
-    unsigned time; /* the last tag in use */
-    unsigned unused[30];
 };
 
 /* By one thread. */
-__device__ __forceinline__ void add_count(counts *c)
+__device__ __forceinline__ void add_count(progress *p)
 {
     asm volatile(
-        "red.relaxed.gpu.global.add.u32 [%0], 1;\n" ::"l"(&c->of[blockIdx.x % COUNTS].value)
+        "red.relaxed.gpu.global.add.u32 [%0], 1;\n" ::"l"(&p->of[blockIdx.x % COUNTS].value)
         : "memory");
 }
 /* What one warp waits for: lane i for count i. */
 struct awaited {
     unsigned all = 0;
-    /* Until the first `blocks` blocks have counted themselves once more. */
-    __device__ __forceinline__ void wait(const counts *c, int blocks)
+    /* Until all blocks have counted themselves once more. */
+    __device__ __forceinline__ void wait(const progress *p)
     {
         int lane = (int)threadIdx.x % 32;
         if (lane < COUNTS) {
-            all += (unsigned)(blocks - lane + COUNTS - 1) / COUNTS;
-            while (load_relaxed_one(&c->of[lane].value) < all)
+            all += (unsigned)((int)gridDim.x - lane + COUNTS - 1) / COUNTS;
+            while (load_relaxed_one(&p->of[lane].value) < all)
                 ;
         }
         __syncwarp();

@@ -1,11 +1,11 @@
 /* resident_weights.cuh - how resident.cu shares out and streams the weights.
  *
  * The weights are kept a second time as w^T [n,k]. A unit is C of them, in a row: a column of w, or
- * a quarter of one of the last product, whose k is 4C. The columns of a product are dealt to the
- * blocks, where they do not divide one more to some, others each time. A block's units, over all
- * products and layers, are numbered from 0; unit i goes through slot i % count of a ring in shared
- * memory, and warp i % WARPS uses it. One thread more keeps the ring full, so while blocks wait for
- * each other the memory works on.
+ * a quarter of one of the last product, whose k is 4C. The columns of a product, at least
+ * one a block, are dealt to the blocks, where they do not divide one more to some, others each
+ * time. A block's units, over all products and layers, are numbered from 0; unit i goes through
+ * slot i % count of a ring in shared memory, and warp i % WARPS uses it. One thread more keeps the
+ * ring full, so while blocks wait for each other the memory works on.
  *
  * The ring holds all of a product, and the warps meet at each product's end, so that nobody waits
  * for a slot whose last use is not over. */
@@ -16,7 +16,7 @@
 
 namespace resident
 {
-constexpr int WARPS = 16, THREADS = 32 * WARPS; /* that compute */
+constexpr int WARPS = 8, THREADS = 32 * WARPS; /* that compute */
 static_assert(WARPS % 4 == 0, "a warp has the same quarter of all its columns");
 enum product { QKV, PROJ, FC, FCPROJ, PRODUCTS };
 
@@ -28,23 +28,18 @@ struct deal {
 /* What one block has of a product. */
 struct share {
     int which, place; /* of the block among those of the product: the first `extra` have one more */
-    int first, count; /* columns */
-    int units;
+    int first, units; /* column */
+    /* The calling thread ends a column: thread i that of unit i, and of four quarters the first. */
+    int column;
+    bool ends;
 
     __device__ __forceinline__ void take(const deal &d)
     {
+        int quarters = which == FCPROJ ? 2 : 0, t = (int)threadIdx.x; /* log2 */
         first = place * d.each + min(place, d.extra);
-        count = d.each + (place < d.extra);
-        units = which == FCPROJ ? 4 * count : count;
-    }
-    /* The calling thread ends a column: thread i that of unit i, and of four quarters the first. */
-    __device__ __forceinline__ bool finishes() const
-    {
-        return (int)threadIdx.x < units && (which != FCPROJ || threadIdx.x % 4 == 0);
-    }
-    __device__ __forceinline__ int column() const
-    {
-        return first + (int)threadIdx.x / (which == FCPROJ ? 4 : 1);
+        units = (d.each + (place < d.extra)) << quarters;
+        column = first + (t >> quarters);
+        ends = t < units && (quarters == 0 || t % 4 == 0);
     }
     __device__ __forceinline__ explicit share(const deal *deals)
         : which(QKV), place((int)blockIdx.x)
@@ -60,43 +55,6 @@ struct share {
     }
 };
 
-/* A place in a block's sequence of units. */
-template <typename T> struct unit_cursor {
-    const deal *deals;
-    share s;
-    int unit, layers_left; /* unit of the product */
-    size_t square;         /* C * C */
-    const T *weights;      /* of the product */
-
-    __device__ __forceinline__ unit_cursor(const deal *deals_, const T *weights_, int layers,
-                                           int channels)
-        : deals(deals_), s(deals_), unit(0), layers_left(layers),
-          square((size_t)channels * (size_t)channels), weights(weights_)
-    {
-        leave_finished();
-    }
-    __device__ __forceinline__ void next()
-    {
-        unit++;
-        leave_finished();
-    }
-    /* To the product of the unit; of a narrow model a block may have nothing of several. */
-    __device__ __forceinline__ void leave_finished()
-    {
-        while (unit >= s.units && layers_left > 0) {
-            unit -= s.units;
-            weights += (s.which == QKV ? 3 : s.which == PROJ ? 1 : 4) * square;
-            layers_left -= s.which == FCPROJ;
-            s.next(deals);
-        }
-    }
-    /* The unit's number among those of all blocks. */
-    __device__ __forceinline__ unsigned number() const
-    {
-        return (unsigned)(s.which == FCPROJ ? 4 * s.first : s.first) + (unsigned)unit;
-    }
-};
-
 constexpr int MOST_SLOTS = 160;
 
 /* count slots of `stride` bytes, of which those beyond C elements are zero, and their barriers. */
@@ -105,22 +63,31 @@ struct weight_slots {
     int count, stride;
 };
 
-/* By one thread: all of the block's weights. */
+/* By one thread: all of the block's weights. Those of a product lie in a row. */
 template <typename T>
-__device__ __forceinline__ void stream_weights(const weight_slots &ring, unit_cursor<T> at,
-                                               int channels)
+__device__ __forceinline__ void stream_weights(const weight_slots &ring, const deal *deals,
+                                               const T *weights, int layers, int channels)
 {
-    int bytes = channels * (int)sizeof(T);
-    int slot = 0, phase = -1;
-    for (; at.layers_left > 0; at.next()) {
-        while (!barrier_ended(ring.empty + 8 * slot, phase))
-            ;
-        barrier_expect(ring.full + 8 * slot, bytes);
-        bulk_copy(ring.memory + slot * ring.stride,
-                  (const char *)at.weights + (size_t)at.number() * (size_t)bytes, bytes,
-                  ring.full + 8 * slot);
-        if (++slot == ring.count)
-            slot = 0, phase++;
+    const int bytes = channels * (int)sizeof(T);
+    const size_t square = (size_t)channels * (size_t)channels;
+    const uint32_t end = ring.full + 8 * ring.count;
+    uint32_t full = ring.full, to = ring.memory;
+    int phase = -1;
+    for (share s(deals); layers > 0; s.next(deals)) {
+        const char *from = (const char *)(weights + (size_t)s.first * (size_t)channels *
+                                                        (s.which == FCPROJ ? 4 : 1));
+#pragma unroll 1
+        for (int left = s.units; left > 0; left--) {
+            while (!barrier_ended(full + (ring.empty - ring.full), phase))
+                ;
+            barrier_expect(full, bytes);
+            bulk_copy(to, from, bytes, full);
+            from += bytes, to += ring.stride, full += 8;
+            if (full == end)
+                full = ring.full, to = ring.memory, phase++;
+        }
+        weights += (s.which == QKV ? 3 : s.which == PROJ ? 1 : 4) * square;
+        layers -= s.which == FCPROJ;
     }
 }
 
